@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['Model', 'Bank', 'make_bank']
 
-# %% ../../nbs/models/00_bank.ipynb #9ab68e60
+# %% ../../nbs/models/00_bank.ipynb #9b756b54
 import torch
-from ..tasks.config import Config, config, real, replica_of, whole
+from ..tasks.config import Config, replica_of
 from ..tasks.seeds import generator
 from ..tasks.task import Task
 

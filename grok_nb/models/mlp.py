@@ -24,7 +24,7 @@ def uniform(
     "PyTorch's default for a linear layer: uniform on ±1/sqrt(fan_in)."
     return (2*torch.rand(shape, generator=g) - 1)/fan_in**.5
 
-# %% ../../nbs/models/02_mlp.ipynb #f770a66a
+# %% ../../nbs/models/02_mlp.ipynb #049e48bc
 def _affine(h, W, b=None):
     "h W + b for each replica."
     return torch.bmm(h, W) if b is None else torch.baddbmm(b[:, None], h, W)
@@ -32,6 +32,7 @@ def _affine(h, W, b=None):
 @config
 class MLP(Model):
     "A fully connected network on tokens."
+    show = ('width', 'act')
     width:int = whole(128, low=1) # Units in each hidden layer
     depth:int = whole(1, low=1) # Number of hidden layers
     act:str = one_of('relu', 'square', 'gelu', 'identity') # Activation

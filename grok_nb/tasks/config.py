@@ -103,14 +103,15 @@ def part(kind:type, default=_none):
     # the kinds are listed when the error is made: most are defined after this field
     return _field(Rule(lambda: f'a config of kind {kind.__name__}: ' + ', '.join(_kinds(kind)), to), default)
 
-# %% ../../nbs/tasks/00_config.ipynb #1351414d
+# %% ../../nbs/tasks/00_config.ipynb #554e796c
 class Config:
     "A frozen value: checks itself when made, prints as the Python that makes it, travels as JSON, and has a stable `id`."
     _known = {}
+    show = () # Names of fields that are printed even at their default
 
     def __init_subclass__(cls, **kw):
         super().__init_subclass__(**kw)
-        Config._known[cls.__name__] = cls
+        Config._known[_name(cls)] = cls
 
     def __post_init__(self):
         for f in fields(self):
@@ -130,36 +131,39 @@ class Config:
         **kw, # New values by field name, where only one field is called that
     ):
         "A copy with some fields changed."
-        for k,v in {**(changes or {}), **kw}.items(): self = _change(self, _resolve(self, k), v)
-        return self
+        return _change(self, {**(changes or {}), **kw})
 
 def config(cls):
     "Make a `Config` subclass: a frozen dataclass with the printing and checking of `Config`."
     return dataclass(frozen=True, repr=False)(cls)
 
+def _name(cls):
+    "How a class is called in JSON: by its name alone if it is ours, with its module if it is yours, so that the two never mix."
+    return cls.__name__ if cls.__module__.startswith('grok_nb.') else f'{cls.__module__}:{cls.__name__}'
+
 def _kinds(kind): return sorted(n for n,c in Config._known.items() if issubclass(c, kind) and hasattr(c, '__dataclass_fields__'))
 
-# %% ../../nbs/tasks/00_config.ipynb #d5588067
-def _shown(f, v):
+# %% ../../nbs/tasks/00_config.ipynb #c700564e
+def _shown(c, f):
     "Is a field worth printing?"
-    return f.default is MISSING or v != f.default
+    return f.default is MISSING or f.name in c.show or getattr(c, f.name) != f.default
 
 def _python(v, indent=0, width=100):
     "A value as Python, over several lines if it does not fit."
     if not isinstance(v, Config): return repr(v)
-    args = [(f.name, getattr(v, f.name)) for f in fields(v) if _shown(f, getattr(v, f.name))]
+    args = [(f.name, getattr(v, f.name)) for f in fields(v) if _shown(v, f)]
     one = f'{type(v).__name__}({", ".join(f"{k}={_python(o, 0, math.inf)}" for k,o in args)})'
     if indent + len(one) <= width: return one
     pad = ' '*(indent + 4)
     lines = [f'{pad}{k}={_python(o, indent + 5 + len(k), width)}' for k,o in args]
     return f'{type(v).__name__}(\n' + ',\n'.join(lines) + ')'
 
-# %% ../../nbs/tasks/00_config.ipynb #1d8cd67e
+# %% ../../nbs/tasks/00_config.ipynb #3c89be1b
 def to_dict(
     c, # A config, or a plain value inside one
 ):
     "A config as plain dictionaries and lists; `type` names the class."
-    if isinstance(c, Config): return dict(type=type(c).__name__) | {f.name: to_dict(getattr(c, f.name)) for f in fields(c)}
+    if isinstance(c, Config): return dict(type=_name(type(c))) | {f.name: to_dict(getattr(c, f.name)) for f in fields(c)}
     return list(c) if isinstance(c, tuple) else c
 
 def from_dict(
@@ -168,7 +172,7 @@ def from_dict(
 )->Config:
     "The config that a dictionary describes; refuses unknown types and fields."
     if not isinstance(d, dict): refuse(kind.__name__, 'config', d, 'a table of fields with a `type`')
-    name = d.get('type', kind.__name__)
+    name = d.get('type', _name(kind))
     if not isinstance(name, str) or name not in _kinds(kind): refuse(kind.__name__, 'type', name, 'one of ' + ', '.join(_kinds(kind)))
     cls = Config._known[name]
     known = {f.name: f for f in fields(cls)}
@@ -184,33 +188,42 @@ def _digest(d):
     text = json.dumps(d, sort_keys=True, separators=(',', ':'), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-# %% ../../nbs/tasks/00_config.ipynb #c04ef272
-def paths(
-    c:Config, # The config to list
-    pre:str='', # Put before each path
-)->dict:
-    "Every field inside a config by its dotted path."
+# %% ../../nbs/tasks/00_config.ipynb #719effe1
+def _paths(values, pre=''):
+    "Every field below a dictionary of fields, by dotted path."
     out = {}
-    for f in fields(c):
-        v = getattr(c, f.name)
-        out[pre + f.name] = v
-        if isinstance(v, Config): out |= paths(v, f'{pre}{f.name}.')
+    for k,v in values.items():
+        out[pre + k] = v
+        if isinstance(v, Config): out |= _paths(_values(v), f'{pre}{k}.')
     return out
 
-def _resolve(c, key):
+def _values(c): return {f.name: getattr(c, f.name) for f in fields(c)}
+
+def paths(
+    c:Config, # The config to list
+)->dict:
+    "Every field inside a config by its dotted path."
+    return _paths(_values(c))
+
+# %% ../../nbs/tasks/00_config.ipynb #951d15b6
+def _resolve(known, key, where):
     "The full path that a key means."
-    known = list(paths(c))
     if key in known: return key
     ends = [k for k in known if k.split('.')[-1] == key]
     if len(ends) == 1: return ends[0]
-    what = 'one of ' + ', '.join(ends or known) + ('' if not ends else ' (the name alone is not enough)')
-    raise ConfigError(f'{type(c).__name__}: there is no single field {key!r}; allowed: {what}')
+    what = 'one of ' + ', '.join(ends or known) + (' (the name alone is not enough)' if ends else '')
+    raise ConfigError(f'{where}: there is no single field {key!r}; allowed: {what}')
 
-# %% ../../nbs/tasks/00_config.ipynb #f45ceb8f
-def _change(c, path, value):
-    head, _, rest = path.partition('.')
-    if rest: value = _change(getattr(c, head), rest, value)
-    return replace(c, **{head: from_dict(value) if isinstance(value, dict) else value})
+def _change(c, changes):
+    "A copy with all changes made at once, so that fields which must agree can change together."
+    new, inner = _values(c), {}
+    for k,v in changes.items():
+        if k in new: new[k] = from_dict(v) if isinstance(v, dict) else v
+    for k,v in changes.items():
+        if k in new: continue
+        head, _, rest = _resolve(_paths(new), k, type(c).__name__).partition('.')
+        inner.setdefault(head, {})[rest] = v
+    return replace(c, **new | {k: _change(new[k], v) for k,v in inner.items()})
 
 # %% ../../nbs/tasks/00_config.ipynb #a88ce2b6
 def _varying(c):

@@ -65,10 +65,11 @@ def is_prime(n:int)->bool:
     "Is `n` a prime number?"
     return n > 1 and all(n % k for k in range(2, int(n**.5) + 1))
 
-# %% ../../nbs/tasks/10_modular.ipynb #a91ae4a3
+# %% ../../nbs/tasks/10_modular.ipynb #6840c603
 @config
 class ModularArithmetic(Task):
     "Learn `a op b mod p` from a share of all pairs."
+    show = ('op', 'p', 'train_frac')
     op:str = ruled(_says, _canonical, '+') # '+', '-', '*', '/' or a polynomial such as 'a*a + a*b + b*b'
     p:int = whole(59, low=2, high=4096) # The modulus; prime for division
     train_frac:float = real(.4, low=0, high=1, open='low high') # Share of the pairs used for training

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['Task', 'split_rows']
 
-# %% ../../nbs/tasks/02_task.ipynb #14f71a34
+# %% ../../nbs/tasks/02_task.ipynb #8de1e9a5
 import torch
-from .config import Config, config, real, refuse
+from .config import Config, refuse
 from .seeds import generator
 
 # %% ../../nbs/tasks/02_task.ipynb #c27f9937

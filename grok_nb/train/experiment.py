@@ -35,7 +35,7 @@ def keep_steps(
     if isinstance(keep, int): keep = [round(steps**((i + 1)/(keep + 1))) for i in range(keep)]
     return sorted({0, steps, *keep})
 
-# %% ../../nbs/train/03_experiment.ipynb #c56a6295
+# %% ../../nbs/train/03_experiment.ipynb #f2377fc9
 def _ints(v, low):
     if isinstance(v, (tuple, list)):
         if not v: raise ValueError
@@ -48,6 +48,7 @@ def _steps(v): return () if isinstance(v, (tuple, list)) and not v else _ints(v,
 @config
 class Experiment(Config):
     "Everything a result depends on."
+    show = ('steps', 'seeds')
     task:Task = part(Task) # What is to be learnt
     model:Model = part(Model) # The network
     optim:Optimiser = part(Optimiser) # How it is trained

@@ -5,11 +5,10 @@
 # %% auto #0
 __all__ = ['load_data', 'measure', 'State', 'begin', 'pack', 'unpack', 'take_step', 'batches', 'interactive', 'fit']
 
-# %% ../../nbs/train/06_fit.ipynb #fd2d634f
+# %% ../../nbs/train/06_fit.ipynb #783ef5ad
 import datetime, io, platform, signal, sys, threading, time
 from contextlib import contextmanager
 from functools import lru_cache
-import pandas as pd
 import torch
 from safetensors.torch import load, save
 from tqdm.auto import tqdm

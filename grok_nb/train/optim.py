@@ -43,10 +43,11 @@ def _decay(kind, p, g, lr, wd):
     p.mul_(1 - (lr*wd if kind == 'decoupled' else wd))
     return g
 
-# %% ../../nbs/train/02_optim.ipynb #ef2e682c
+# %% ../../nbs/train/02_optim.ipynb #acc7955a
 @config
 class SGD(Optimiser):
     "(Stochastic) gradient descent with momentum."
+    show = ('lr', 'wd')
     lr:float = real(.1, low=0, varies=True) # Learning rate
     wd:float = real(0., low=0, varies=True) # Weight decay
     momentum:float = real(0., low=0, high=1, open='high', varies=True) # Share of the last step that is carried on
@@ -64,10 +65,11 @@ class SGD(Optimiser):
 
 GD = SGD
 
-# %% ../../nbs/train/02_optim.ipynb #97e2b4ea
+# %% ../../nbs/train/02_optim.ipynb #3a14c2c9
 @config
 class AdamW(Optimiser):
     "Adam with weight decay, decoupled unless said otherwise."
+    show = ('lr', 'wd')
     lr:float = real(.001, low=0, varies=True) # Learning rate
     wd:float = real(.01, low=0, varies=True) # Weight decay
     beta1:float = real(.9, low=0, high=1, open='high', varies=True) # Memory of the mean

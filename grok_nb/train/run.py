@@ -5,13 +5,12 @@
 # %% auto #0
 __all__ = ['splits', 'tidy', 'Run', 'open_run', 'runs']
 
-# %% ../../nbs/train/05_run.ipynb #49dca8e4
+# %% ../../nbs/train/05_run.ipynb #8431dfd7
 import io
 from functools import cached_property
 import numpy as np
 import pandas as pd
-import torch
-from safetensors.torch import load, save
+from safetensors.torch import load
 from ..models.bank import Bank
 from ..tasks.config import lengths, paths, refuse
 from .experiment import Experiment
@@ -30,7 +29,7 @@ def tidy(
         step=np.repeat(np.asarray(step), S*R), split=np.tile(np.repeat(splits, R), E), replica=np.tile(np.arange(R), E*S),
         **{k: np.asarray(v).reshape(-1) for k,v in metrics.items()}))
 
-# %% ../../nbs/train/05_run.ipynb #414cbd4a
+# %% ../../nbs/train/05_run.ipynb #54c85b78
 class Run:
     "What an experiment gave. Read-only and lazy."
     cached = False # Did `fit` find it in the store, finished?
@@ -54,7 +53,7 @@ class Run:
     def checkpoints(self)->list: return sorted(int(n.split('.')[1]) for n in self._m['files'] if n.startswith('bank.'))
 
     def __repr__(self):
-        state = f'finished in {self.seconds:.0f} s' if self.finished else f'stopped at step {self.step}; fit(run.config) goes on'
+        state = 'finished' if self.finished else f'stopped at step {self.step}; fit(run.config) goes on'
         return f'Run {self.config.id}, {state}\n{self.config!r}'
 
 # %% ../../nbs/train/05_run.ipynb #e8fd497d

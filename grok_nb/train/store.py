@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['StoreError', 'write_atomic', 'RunFolder', 'Store']
 
-# %% ../../nbs/train/04_store.ipynb #49708dbf
+# %% ../../nbs/train/04_store.ipynb #399477eb
 import hashlib, json, os, re, tempfile
 from pathlib import Path
 from filelock import FileLock
-from ..tasks.config import Config, ConfigError, from_dict, to_dict
+from ..tasks.config import ConfigError, from_dict, to_dict
 from .experiment import Experiment
 
 # %% ../../nbs/train/04_store.ipynb #670febe0

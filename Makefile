@@ -1,0 +1,86 @@
+# Every command of the project; `make` alone lists them. The first one that needs Python sets up .venv by itself.
+#
+#   PYTHON=python3.12 make demo    choose the interpreter
+#   make demo TORCH=cuda           the GPU build of torch (or TORCH=cpu; by default whatever suits the machine)
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+# The steps of a target share one core budget and one terminal: always one after the other.
+.NOTPARALLEL:
+
+PYTHON ?=
+TORCH ?= auto
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+NB ?=
+UPGRADE ?=
+
+# Paths are handed on as environment variables, never as targets, so that a checkout may lie under "My Files".
+BIN := .venv/bin
+unexport PYTHONPATH PYTHONHOME
+say = @printf '\n== %s\n' $(1)
+
+.PHONY: help setup demo lab test check test-nbs test-py docs readme run-nbs prepare constraints clean distclean
+
+help: ## List the commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
+
+setup: export PYTHON := $(PYTHON)
+setup: export TORCH := $(TORCH)
+setup: export TORCH_INDEX := $(TORCH_INDEX)
+setup: ## Make .venv or bring it up to date
+	@sh dev/setup.sh
+
+demo: export GROK_NB_STORE ?= $(CURDIR)/.grok_nb
+demo: setup ## Train 8 networks until they grok; figure and report in demo/
+	@$(BIN)/grok-nb demo --out demo
+
+lab: export GROK_NB_STORE ?= $(CURDIR)/.grok_nb
+lab: setup ## Open the notebooks in JupyterLab
+	@$(BIN)/python -m jupyterlab $$(test "$$(id -u)" != 0 || echo --allow-root) index.ipynb
+
+test: check test-nbs test-py ## Every check and every test
+	$(call say,'all passed')
+
+check: setup ## Quick checks: notebooks and code in step, notebooks clean, layering, lint
+	$(call say,'exported code equals the notebooks')
+	@$(BIN)/python dev/check.py sync
+	$(call say,'notebooks carry outputs and no noise')
+	@$(BIN)/python dev/check.py clean
+	$(call say,'rooms import only what they may (lint-imports)')
+	@$(BIN)/lint-imports --no-logo --config .importlinter
+	$(call say,'no slips in code or notebooks (ruff)')
+	@$(BIN)/python -m ruff check --quiet . && echo ok
+
+test-nbs: setup ## Run every notebook at smoke scale
+	$(call say,'notebooks run (nbdev_test)')
+	@$(BIN)/python dev/fresh.py 1200 $(BIN)/nbdev_test --n_workers 2 --timing
+
+test-py: setup ## Run what a notebook cannot show (pytest)
+	$(call say,'tests (pytest)')
+	@$(BIN)/python dev/fresh.py 1200 $(BIN)/python -m pytest -q tests
+
+docs: setup ## Build the site in _docs/
+	@$(BIN)/python dev/docs.py
+
+readme: setup ## Write README.md from index.ipynb
+	@$(BIN)/python dev/docs.py --readme
+
+run-nbs: export GROK_NB_STORE ?= $(CURDIR)/.grok_nb
+run-nbs: setup ## Run notebooks and keep their outputs; NB="nbs/tasks/10_modular.ipynb ..." for some of them
+	@$(BIN)/python dev/run_nbs.py $(NB)
+
+prepare: setup ## Before a commit: export the code, clean the notebooks, write README.md
+	@$(BIN)/nbdev_clean
+	@$(BIN)/nbdev_export
+	@$(BIN)/python dev/docs.py --readme
+
+constraints: export UPGRADE := $(UPGRADE)
+constraints: setup ## Pin all packages anew in constraints.txt (UPGRADE=1: the newest of each)
+	@sh dev/constraints.sh
+
+clean: ## Remove what was built; keeps .venv and the trained runs in .grok_nb
+	rm -rf _docs _site_src demo build dist ./*.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache
+	@find . -path ./.venv -prune -o -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -exec rm -rf {} +
+
+distclean: clean ## Remove .venv too
+	rm -rf .venv

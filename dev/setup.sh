@@ -1,0 +1,144 @@
+#!/bin/sh
+# Makes .venv, or brings it up to date. Call it as often as you like: when nothing has changed since the last
+# complete set-up it returns at once. `make setup` and every other target that needs Python call it.
+#
+#   PYTHON=python3.12      the interpreter to build on; otherwise the first suitable one on the PATH
+#   TORCH=auto|cpu|cuda    which build of torch; auto keeps one that is there, then looks for a GPU, then takes the CPU build
+#   TORCH_INDEX=URL        the index that has torch's CPU wheels
+#   SETUP_TRACE=1          show everything pip says
+set -eu
+CDPATH= cd -- "$(dirname -- "$0")/.."
+
+PYTHON=${PYTHON:-} TORCH=${TORCH:-auto} TORCH_INDEX=${TORCH_INDEX:-https://download.pytorch.org/whl/cpu}
+oldest=$(sed -n 's/^min_python *= *//p' settings.ini)
+newest=3.14                                     # the last Python that the pinned torch has wheels for
+torch=$(sed -n 's/^torch==\([^ ;]*\).*/\1/p' constraints.txt)
+vpy=.venv/bin/python
+
+say() { printf 'grok_nb: %s\n' "$*"; }
+die() { say "$*" >&2; exit 1; }
+case $TORCH in auto|cpu|cuda) ;; *) die "TORCH=$TORCH is not known; use TORCH=auto, TORCH=cpu or TORCH=cuda" ;; esac
+
+# Settings of the caller's that would send packages somewhere else than .venv.
+unset PYTHONPATH PYTHONHOME PIP_TARGET PIP_PREFIX PIP_USER
+export PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_INPUT=1
+
+# Two makes at once would unpack over each other.
+if command -v flock >/dev/null 2>&1; then exec 9<settings.ini; flock 9; fi
+
+# --- what is there ---------------------------------------------------------------------------------------------
+
+version() { "$1" -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null; }
+suitable() {  # suitable VERSION: is it between oldest and newest?
+    case $1 in 3.*) ;; *) return 1 ;; esac
+    [ "${1#3.}" -ge "${oldest#3.}" ] && [ "${1#3.}" -le "${newest#3.}" ]
+}
+# The stamp holds the content of what decides the set-up, and the place: a venv does not survive being moved.
+stamp() { cat settings.ini setup.py constraints.txt dev/setup.sh | cksum; pwd -P; }
+torch_in_venv() { "$vpy" -I -c 'import importlib.metadata as m; print(m.version("torch"))' 2>/dev/null || :; }
+right_torch() {  # is the torch in .venv (version $1) the pinned one, in the build that was asked for?
+    case $1 in "$torch"|"$torch"+*) ;; *) return 1 ;; esac
+    [ "$(uname -s)" = Linux ] || return 0       # elsewhere there is only one build
+    case $TORCH:$1 in cpu:*+cpu|auto:*) ;; cpu:*|cuda:*+cpu) return 1 ;; esac
+}
+
+asked=
+if [ -n "$PYTHON" ]; then
+    asked=$(version "$PYTHON") || die "PYTHON=$PYTHON does not run; name a Python $oldest to $newest"
+    suitable "$asked" || die "needs Python $oldest to $newest, but $PYTHON is $asked"
+fi
+
+if [ -e .venv ]; then
+    have=$(version "$vpy") || have=none
+    if [ -e .venv/.unpacking ]; then why='the last set-up was interrupted'
+    elif [ -e .venv/.ready ] && [ "$(sed -n 2p .venv/.ready)" != "$(pwd -P)" ]; then why='the folder was moved'
+    elif ! suitable "$have"; then why="its Python is $have"
+    elif [ -n "$asked" ] && [ "$have" != "$asked" ]; then why="it has Python $have and $asked was asked for"
+    elif ! "$vpy" -I -m pip --version >/dev/null 2>&1; then why='it has no pip'
+    else why=
+    fi
+    if [ -n "$why" ]; then say "making .venv again: $why"; rm -rf .venv; fi
+fi
+
+if [ -e .venv/.ready ] && [ "$(cat .venv/.ready)" = "$(stamp)" ] && right_torch "$(torch_in_venv)"; then exit 0; fi
+
+# --- the interpreter -------------------------------------------------------------------------------------------
+
+if [ ! -e .venv ]; then
+    found= no_venv= other=
+    set -- python3 python3.14 python3.13 python3.12 python3.11 python3.10 python
+    [ -z "$PYTHON" ] || set -- "$PYTHON"
+    for p in "$@"; do
+        v=$(version "$p") || continue
+        if ! suitable "$v"; then other="$other, $p is $v"; continue; fi
+        if "$p" -c 'import ensurepip, venv' 2>/dev/null; then found=$p; break; fi
+        no_venv=${no_venv:-$v}
+    done
+    [ -z "$found" ] && [ -n "$no_venv" ] && die "Python $no_venv cannot make virtual environments here; on Debian or Ubuntu: apt install python$no_venv-venv"
+    [ -n "$found" ] || die "needs Python $oldest to $newest on the PATH${other:+, but ${other#, }}; install one, or name it: PYTHON=/path/to/python make setup"
+    say "making .venv with Python $(version "$found")"
+    "$found" -m venv .venv || { rm -rf .venv; die "$found could not make .venv; its message is above"; }
+fi
+
+# --- packages --------------------------------------------------------------------------------------------------
+
+rm -f .venv/.ready
+quiet=-q; [ -z "${SETUP_TRACE:-}" ] || quiet=
+# A marker stands while pip unpacks: if it is found later, pip was killed half-way and .venv cannot be trusted.
+# When pip itself gives up (no network, no such version) nothing is half-unpacked, so the marker goes.
+trap 'exit 130' INT; trap 'exit 143' TERM
+install() {
+    : > .venv/.unpacking
+    rc=0; "$vpy" -I -m pip install $quiet -c constraints.txt "$@" || rc=$?
+    case $rc in 0|1|2) rm -f .venv/.unpacking ;; esac
+    return $rc
+}
+
+install pip setuptools wheel || die 'could not install the pinned pip; its message is above'
+
+now=$(torch_in_venv)
+if ! right_torch "$now"; then
+    build=$TORCH
+    if [ "$(uname -s)" != Linux ]; then build=plain
+    elif [ "$build" = auto ]; then
+        case $now in
+            *+cpu) build=cpu ;;
+            *) if nvidia-smi >/dev/null 2>&1; then build=cuda; else build=cpu; fi ;;
+        esac
+    fi
+    # Only torch itself is installed here; what it needs comes with everything else below, from pip's usual source.
+    # --force-reinstall, because pip takes "2.13.0+cpu" for "2.13.0" and would leave the other build where it is.
+    alone='--no-deps --force-reinstall'
+    if [ "$build" = cpu ]; then
+        # Few retries: where the index of CPU wheels cannot be reached, the answer should come in seconds.
+        once="$alone --retries 1 --timeout 15"
+        say "installing torch $torch, CPU build (about 200 MB)"
+        if   install $once "torch==$torch+cpu" 2>.venv/pip.log; then :
+        elif install $once --index-url "$TORCH_INDEX" "torch==$torch+cpu" 2>>.venv/pip.log; then :
+        elif [ "$TORCH" = cpu ]; then
+            die "no CPU build of torch $torch found for this machine (.venv/pip.log says why); TORCH_INDEX=URL names another index, TORCH=auto takes what there is"
+        else
+            say 'no CPU build of torch found for this machine; taking the standard one (on Linux with CUDA: several GB)'
+            build=plain
+        fi
+    fi
+    case $build in
+        cuda)   # three equal signs: exactly this version and no "+cpu"
+            say "installing torch $torch, CUDA build (several GB)"
+            install $alone "torch===$torch" || die 'torch could not be installed; pip says why above' ;;
+        plain)
+            say "installing torch $torch"
+            install $alone "torch==$torch" || die 'torch could not be installed; pip says why above' ;;
+    esac
+fi
+
+if "$vpy" -I -m pip show -q grok-nb 2>/dev/null; then say 'bringing the other packages up to date'
+else say 'installing the other packages (about 300 MB) and grok_nb itself'
+fi
+# setuptools warns about every editable install; there is nothing to do about it.
+export PYTHONWARNINGS=ignore
+install --build-constraint constraints.txt -e '.[dev]' || die 'set-up failed; pip says why above. Run the same command again to go on'
+
+stamp > .venv/.ready.new
+mv .venv/.ready.new .venv/.ready
+say 'set-up complete'

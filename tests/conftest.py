@@ -1,0 +1,18 @@
+"What the tests share: a small experiment, and a picture of a folder's bytes."
+import pytest
+from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic
+
+
+@pytest.fixture
+def small():
+    "A run of about a second that has minibatches, kept weights and per-replica rates: all there is to lose."
+    return Experiment(ModularArithmetic(p=13, train_frac=.6), MLP(width=16, depth=2, bias='all'), AdamW(lr=(.01, .02), wd=.1),
+                      steps=120, seeds=2, batch=32, keep=6)
+
+
+@pytest.fixture
+def picture():
+    "Every file below a folder with its bytes; locks and manifests (they hold times) can be left out."
+    def take(path, skip=()):
+        return {str(f.relative_to(path)): f.read_bytes() for f in sorted(path.rglob('*')) if f.is_file() and f.name not in skip}
+    return take

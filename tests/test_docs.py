@@ -1,0 +1,295 @@
+"The site as a reader meets it: built from the notebooks, complete, free of broken links, and usable on a phone."
+import functools
+import http.server
+import json
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import threading
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urljoin
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ROOMS = dict(tasks='Tasks', models='Models', train='Training', analysis='Analysis', theory='Theory', papers='Papers', lab='Lab')
+# `--no-sandbox` because a container's root may not use the sandbox; the others keep the browser off the network
+CHROME_FLAGS = '--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync'.split()
+MATHML = set('math mi mn mo ms mtext mspace mrow mfrac msqrt mroot mstyle mpadded mphantom menclose msub msup msubsup munder mover munderover mtable mtr mtd'.split())
+VOID = {'area', 'base', 'br', 'col', 'embed', 'hr', 'img', 'input', 'link', 'meta', 'source', 'track', 'wbr'}
+
+
+class Html(HTMLParser):
+    "What the checks need to know of one page"
+    def __init__(self, path):
+        super().__init__()
+        self.ids, self.links, self.assets, self.prose, self.outputs, self.formulas, self.open = [], [], [], '', '', set(), []
+        self.feed(path.read_text(encoding='utf-8'))
+
+    def handle_starttag(self, tag, attrs):
+        attrs = dict(attrs)
+        if tag not in VOID: self.open.append((tag, attrs.get('class') or ''))
+        if 'id' in attrs: self.ids.append(attrs['id'])
+        if tag == 'a' and 'href' in attrs: self.links.append(attrs['href'])
+        if tag in ('img', 'script', 'source', 'iframe') and 'src' in attrs: self.assets.append(attrs['src'])
+        if tag == 'link' and attrs.get('rel') not in ('canonical', 'prev', 'next'): self.assets.append(attrs['href'])
+        if any(t == 'math' for t, _ in self.open): self.formulas.add(tag)
+
+    def handle_endtag(self, tag):
+        while self.open and self.open.pop()[0] != tag: pass
+
+    def handle_data(self, data):
+        tags = {t for t, _ in self.open}
+        if any('nb-out' in c for _, c in self.open): self.outputs += data
+        if not tags & {'code', 'pre', 'script', 'style', 'math'}: self.prose += data
+
+
+def notebooks():
+    "The notebooks that should each have a page, and the address of that page"
+    found = [f for room in ROOMS for f in sorted((ROOT/'nbs'/room).glob('[!_.]*.ipynb'))]
+    return {'index.ipynb': 'index.html', **{f.relative_to(ROOT).as_posix(): f'{f.parent.name}/{re.sub(r"^[0-9]+[a-z0-9]*_", "", f.stem.lower())}.html' for f in found}}
+
+
+def symbols():
+    "Public names of the package and the page that should document each"
+    for module, syms in runpy.run_path(str(ROOT/'grok_nb/_modidx.py'))['d']['syms'].items():
+        public = re.search(r'^__all__ = (\[.*?\])', (ROOT/(module.replace('.', '/') + '.py')).read_text(encoding='utf-8'), re.S | re.M)
+        for full, (where, _) in syms.items():
+            name = full.removeprefix(module + '.')
+            if public and f"'{name}'" in public[1]: yield where.partition('#')[0], name
+
+
+def build(out, root=ROOT): return subprocess.run([sys.executable, str(root/'dev/docs.py'), '--out', str(out)], text=True, capture_output=True)
+
+
+@pytest.fixture(scope='session')
+def built(tmp_path_factory):
+    "The folder with the site and what the build said"
+    out = tmp_path_factory.mktemp('docs')/'site'
+    done = build(out)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out, done.stdout + done.stderr
+
+
+@pytest.fixture(scope='session')
+def site(built): return built[0]
+
+
+@pytest.fixture(scope='session')
+def pages(site): return {f.relative_to(site).as_posix(): Html(f) for f in sorted(site.rglob('*.html')) if f.name != '404.html'}
+
+
+def test_build_is_quiet(built):
+    assert re.fullmatch(r'\d+ pages in \S+\s*', built[1]), built[1]
+
+
+def test_build_is_deterministic(site, tmp_path):
+    build(tmp_path/'again')
+    def read(folder): return {f.relative_to(folder).as_posix(): f.read_bytes() for f in folder.rglob('*') if f.is_file()}
+    one, two = read(site), read(tmp_path/'again')
+    assert one.keys() == two.keys()
+    assert [k for k in one if one[k] != two[k]] == []
+
+
+def test_one_page_for_each_notebook(pages):
+    assert [nb for nb, page in notebooks().items() if page not in pages] == []
+    extra = {page: f for f, page in (('CHANGELOG.md', 'changelog.html'), ('CONTRIBUTING.md', 'contributing.html')) if (ROOT/f).exists()}
+    assert set(pages) == {*notebooks().values(), *extra}
+
+
+def test_navigation_has_every_room(site, pages):
+    html = (site/'index.html').read_text(encoding='utf-8')
+    nav = html[html.index('md-nav--primary'):]
+    places = [nav.find(title, nav.find('Tour')) for room, title in ROOMS.items() if any(p.startswith(room + '/') for p in pages)]
+    assert -1 not in places and places == sorted(places)
+    assert set(notebooks().values()) <= {link.removeprefix('./') for link in pages['index.html'].links}
+
+
+def test_no_broken_link(site, pages):
+    broken = []
+    for name, page in pages.items():
+        for link in page.links:
+            if re.match(r'https?:|mailto:', link): continue
+            path, _, fragment = urljoin(f'http://site/{name}', link).removeprefix('http://site/').partition('#')
+            if not (site/unquote(path)).exists() or (fragment and unquote(fragment) not in pages[path].ids): broken.append((name, link))
+    assert broken == []
+
+
+def test_anchors_are_unique(pages):
+    twice = {name: sorted({i for i in page.ids if page.ids.count(i) > 1}) for name, page in pages.items()}
+    assert {k: v for k, v in twice.items() if v} == {}
+
+
+def test_assets_are_in_the_site(site, pages):
+    "Images, scripts and styles exist, and none comes from elsewhere"
+    missing = [(name, a) for name, page in pages.items() for a in page.assets
+               if re.match(r'https?:|//', a) or not (site/urljoin(f'http://site/{name}', a).removeprefix('http://site/')).exists()]
+    assert missing == []
+    for css in site.rglob('*.css'): assert not re.search(r'url\(["\']?(https?:)?//|@import', css.read_text(encoding='utf-8')), css
+
+
+def test_formulas_are_mathml(pages):
+    left = [(name, m[0]) for name, page in pages.items() for m in re.finditer(r'\$[^$\n]+\$|\\\(|\\\[|\\begin\{', page.prose)]
+    assert left == []
+    used = any('$' in ''.join(c['source']) for nb in notebooks() for c in json.loads((ROOT/nb).read_text(encoding='utf-8'))['cells'] if c['cell_type'] == 'markdown')
+    tags = set().union(*(p.formulas for p in pages.values()))
+    assert 'math' in tags or not used
+    assert tags <= MATHML
+
+
+def test_every_public_name_is_documented(pages):
+    assert [(page, name) for page, name in symbols() if name not in pages[page].ids] == []
+
+
+def test_no_page_shows_an_error(pages):
+    assert [name for name, page in pages.items() if 'Traceback (most recent call last)' in page.outputs] == []
+
+
+# ---- A small project, to see what the tools do with things that must not be in ours ----
+
+def cell(source, kind='code', outputs=()):
+    "One cell of a notebook"
+    return dict(cell_type=kind, id=f'{zlib.crc32(source.encode()):08x}', metadata={}, source=source.splitlines(True),
+                **(dict(outputs=list(outputs), execution_count=None) if kind == 'code' else {}))
+
+
+def write_nb(path, *cells):
+    "A notebook made of `cells`"
+    nb = dict(cells=list(cells), metadata=dict(kernelspec=dict(display_name='python3', language='python', name='python3')), nbformat=4, nbformat_minor=5)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(nb), encoding='utf-8')
+
+
+@pytest.fixture
+def small(tmp_path):
+    "A project with our tools and settings, a tour and an empty package"
+    for name in ('dev/docs.py', 'dev/docs.css', 'dev/run_nbs.py', 'settings.ini'):
+        (tmp_path/name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT/name, tmp_path/name)
+    (tmp_path/'grok_nb').mkdir()
+    (tmp_path/'grok_nb/__init__.py').write_text('')
+    (tmp_path/'grok_nb/_modidx.py').write_text("d = {'syms': {}, 'settings': {}}")
+    write_nb(tmp_path/'index.ipynb', cell('# Tour\n\n> A subtitle\n\nText under it with $x_1$.', 'markdown'))
+    (tmp_path/'nbs').mkdir()
+    (tmp_path/'nbs/index.ipynb').symlink_to('../index.ipynb')
+    return tmp_path
+
+
+@pytest.mark.parametrize('bad, says', [
+    (cell('[gone](02_gone.ipynb)', 'markdown'), 'broken link 02_gone.ipynb'),
+    (cell('[gone](#nowhere)', 'markdown'), 'no heading #nowhere'),
+    (cell('![gone](gone.png)', 'markdown'), 'broken link gone.png'),
+    (cell(r'$\foo{x}$', 'markdown'), 'unknown command in the formula'),
+    (cell('1/0', outputs=[dict(output_type='error', ename='ZeroDivisionError', evalue='division by zero', traceback=[])]), 'the stored output is an error'),
+])
+def test_build_stops_at(small, bad, says):
+    write_nb(small/'nbs/tasks/01_bad.ipynb', cell('# Bad', 'markdown'), bad)
+    done = build(small/'_docs', small)
+    assert done.returncode == 1 and not (small/'_docs').exists()
+    assert f'nbs/tasks/01_bad.ipynb, cell 1: {says}' in done.stderr
+
+
+def test_build_of_the_small_project(small):
+    write_nb(small/'nbs/tasks/01_ok.ipynb', cell('# Good\n\n> [!NOTE]\n> Read [the tour](../../index.ipynb#Tour).\n- a list\n- right after text', 'markdown'),
+             cell('#| hide\nsecret'), cell('#| echo: false\nshown', outputs=[dict(output_type='stream', name='stdout', text=['``` <b> of\n', '# text'])]))
+    done = build(small/'_docs', small)
+    assert done.returncode == 0, done.stderr
+    html = (small/'_docs/tasks/ok.html').read_text(encoding='utf-8')
+    assert 'href="../index.html#tour"' in html and 'class="admonition note"' in html and '<li>a list</li>' in html
+    assert 'secret' not in html and 'shown' not in html and '&lt;b&gt; of\n# text' in html
+
+
+def run_nbs(small, *args): return subprocess.run([sys.executable, str(small/'dev/run_nbs.py'), *args], text=True, capture_output=True, cwd='/')
+
+
+def test_notebooks_run_to_the_same_bytes(small):
+    nb = small/'nbs/tasks/01_run.ipynb'
+    write_nb(nb, cell('# Run', 'markdown'), cell('import os, random, sys'), cell('print("\\r 50%|", end="", file=sys.stderr); object()'),
+             cell('#| slow\n1/0', outputs=[dict(output_type='stream', name='stdout', text=['kept'])]), cell('#| eval: false\n1/0'), cell('os.environ["GROK_NB_SCALE"]'))
+    seen = []
+    for _ in range(2):
+        done = run_nbs(small)
+        assert done.returncode == 0, done.stderr
+        seen.append(nb.read_bytes())
+    outputs = [c['outputs'] for c in json.loads(seen[0])['cells'] if c['cell_type'] == 'code']
+    assert seen[0] == seen[1] and outputs[0] == outputs[3] == []
+    assert [outputs[1][0]['data']['text/plain'], outputs[2][0]['text'], outputs[4][0]['data']['text/plain']] == [['<object>'], ['kept'], ["'cpu'"]]
+    assert (small/'nbs/index.ipynb').is_symlink()
+
+
+def test_a_failing_notebook_is_named_and_left_alone(small):
+    nb = small/'nbs/tasks/01_run.ipynb'
+    write_nb(nb, cell('# Run', 'markdown'), cell('1+1'), cell('1/0'))
+    before = nb.read_bytes()
+    done = run_nbs(small, str(nb))
+    assert done.returncode == 1 and 'nbs/tasks/01_run.ipynb, cell 2 failed: ZeroDivisionError' in done.stderr
+    assert nb.read_bytes() == before
+
+
+# ---- In a browser ----
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    "A server that does not print each request"
+    def log_message(self, *args): pass
+
+
+@pytest.fixture(scope='session')
+def url(site):
+    with http.server.ThreadingHTTPServer(('127.0.0.1', 0), functools.partial(Quiet, directory=site)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f'http://127.0.0.1:{server.server_port}/'
+        server.shutdown()
+
+
+@pytest.fixture(scope='session')
+def browser():
+    chrome = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
+    if not chrome: pytest.skip('needs chromium, chromium-browser or google-chrome on the PATH')
+    sync_api = pytest.importorskip('playwright.sync_api')
+    with sync_api.sync_playwright() as pw:
+        browser = pw.chromium.launch(executable_path=chrome, args=CHROME_FLAGS)
+        yield browser
+        browser.close()
+
+
+def open_page(browser, size, scheme, wrong):
+    "A fresh page that writes down whatever goes wrong"
+    page = browser.new_context(viewport=dict(zip(('width', 'height'), size)), color_scheme=scheme).new_page()
+    page.set_default_timeout(20_000)
+    page.on('console', lambda m: wrong.append(m.text) if m.type in ('error', 'warning') else None)
+    page.on('pageerror', lambda e: wrong.append(str(e)))
+    page.on('requestfailed', lambda r: wrong.append(r.url) if r.failure != 'net::ERR_ABORTED' else None)   # aborted: we went on to the next page
+    return page
+
+
+@pytest.mark.parametrize('scheme', ['light', 'dark'])
+@pytest.mark.parametrize('size', [(390, 844), (1400, 900)], ids=['phone', 'desktop'])
+def test_pages_fit_the_screen(browser, url, pages, size, scheme):
+    wrong = []
+    page = open_page(browser, size, scheme, wrong)
+    # the tour in every setting; all other pages once, where it is narrowest
+    names = list(pages) if size[0] < 400 and scheme == 'light' else ['index.html']
+    for name in names:
+        page.goto(url + name, wait_until='load')
+        width, screen = page.evaluate('[document.scrollingElement.scrollWidth, innerWidth]')
+        if width > screen: wrong.append(f'{name} is {width} wide on a screen of {screen}')
+        assert page.evaluate('document.body.dataset.mdColorScheme') == ('slate' if scheme == 'dark' else 'default')
+    page.context.close()
+    assert wrong == []
+
+
+def test_search_finds_a_symbol(browser, url):
+    where, name = max(symbols(), key=lambda s: len(s[1]))
+    wrong = []
+    page = open_page(browser, (1400, 900), 'light', wrong)
+    page.goto(url)
+    page.locator('button.md-search__button').click()
+    page.keyboard.type(name)
+    page.locator(f'a[href*="{where}?h="][href$="#{name}"]').first.click()
+    page.wait_for_url(f'**/{where}*')
+    page.context.close()
+    assert wrong == []

@@ -1,0 +1,73 @@
+"A run that is killed ends as if it had not been; two processes do not disturb each other."
+import multiprocessing as mp
+import os
+import random
+import signal
+import time
+
+import pytest
+from grok_nb.all import Store, fit
+
+fork = mp.get_context('fork')       # the child has torch already: no seconds of import before each kill
+pytestmark = pytest.mark.skipif(os.name == 'nt', reason='needs fork and SIGKILL')
+times = ('.lock', 'manifest.json')
+
+
+def train(exp, store): fit(exp, store, device='cpu', progress=False, snapshot=0)      # a commit at every step: many chances to hit one
+
+
+def test_twenty_kills_at_random_moments(small, tmp_path, picture):
+    reference = fit(small, tmp_path/'reference', device='cpu')
+    start = time.monotonic()
+    train(small, tmp_path/'timing')
+    length = time.monotonic() - start
+
+    dice, unfinished = random.Random(), 0
+    for i in range(20):
+        store, wait = tmp_path/str(i), dice.uniform(0, length)
+        child = fork.Process(target=train, args=(small, store))
+        child.start()
+        time.sleep(wait)
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        folder = store/small.id
+        unfinished += not (folder/'history.parquet').exists()
+
+        run = fit(small, store, device='cpu')
+        assert run.finished
+        assert picture(run.path, times) == picture(reference.path, times), f'killed after {wait:.4f} s'
+    assert unfinished >= 5, f'only {unfinished} of 20 kills came before the end: the test shows too little'
+
+
+def test_killed_again_and_again_still_arrives(small, tmp_path, picture):
+    reference = fit(small, tmp_path/'reference', device='cpu')
+    dice, steps, folder = random.Random(), [], Store(tmp_path/'run').folder(small)
+    for _ in range(200):
+        child = fork.Process(target=train, args=(small, tmp_path/'run'))
+        child.start()
+        child.join(dice.uniform(.05, .3))
+        if child.exitcode == 0: break
+        os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        steps.append(((folder.path.exists() and folder.manifest()) or dict(step=0))['step'])
+    assert len(steps) >= 2 and steps == sorted(steps), steps          # it was killed, and never fell back
+    run = fit(small, tmp_path/'run', device='cpu')
+    assert picture(run.path, times) == picture(reference.path, times)
+
+
+def _fit_and_tell(exp, store, gate, out):
+    gate.wait()
+    run = fit(exp, store, device='cpu', progress=False)
+    out.put((run.cached, run.finished, len(run.history)))
+
+
+def test_two_processes_train_it_once(small, tmp_path, picture):
+    reference = fit(small, tmp_path/'reference', device='cpu')
+    gate, out = fork.Barrier(2), fork.Queue()
+    both = [fork.Process(target=_fit_and_tell, args=(small, tmp_path/'shared', gate, out)) for _ in range(2)]
+    for p in both: p.start()
+    said = [out.get(timeout=60) for _ in both]
+    for p in both: p.join()
+    assert sorted(cached for cached,_,_ in said) == [False, True]
+    assert {(f, n) for _,f,n in said} == {(True, len(reference.history))}
+    assert picture(tmp_path/'shared'/small.id, times) == picture(reference.path, times)
