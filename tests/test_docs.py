@@ -2,6 +2,7 @@
 import functools
 import http.server
 import json
+import os
 import re
 import runpy
 import shutil
@@ -203,7 +204,8 @@ def test_build_of_the_small_project(small):
     assert 'secret' not in html and 'shown' not in html and '&lt;b&gt; of\n# text' in html
 
 
-def run_nbs(small, *args): return subprocess.run([sys.executable, str(small/'dev/run_nbs.py'), *args], text=True, capture_output=True, cwd='/')
+def run_nbs(small, *args): return subprocess.run([sys.executable, str(small/'dev/run_nbs.py'), *args], text=True, capture_output=True, cwd='/',
+                                              env={k: v for k, v in os.environ.items() if k != 'GROK_NB_SCALE'})
 
 
 def test_notebooks_run_to_the_same_bytes(small):

@@ -15,7 +15,7 @@ from ..tasks.modular import ModularArithmetic
 from ..train.run import Run
 from ..train.store import write_atomic
 
-# %% ../../nbs/lab/00_report.ipynb #36e2b714
+# %% ../../nbs/lab/00_report.ipynb #3bfc5b9f
 def figure(
     run:Run, # What to show
     replica:int=0, # Whose neurons
@@ -23,7 +23,8 @@ def figure(
     "Curves with a band over replicas, and Fourier power of the neurons before and after."
     use_style()
     waves = isinstance(run.config.task, ModularArithmetic)
-    fig, axs = plt.subplots(1, 3 if waves else 1, figsize=(11, 3.2) if waves else (5, 3.2), layout='constrained', squeeze=False)
+    fig, axs = plt.subplots(1, 3 if waves else 1, figsize=(12, 3.2) if waves else (5, 3.2), layout='constrained', squeeze=False,
+                            width_ratios=[1.25, 1, 1] if waves else [1])
     curves.plot(run, ax=axs[0, 0])
     for ax,step,name in zip(axs[0, 1:], (run.checkpoints[0], run.checkpoints[-1]), ('before', 'after')):
         fourier.heatmap(run.at(step), replica, ax=ax)
@@ -50,7 +51,7 @@ def python(
     "A script that trains an experiment."
     return f'from grok_nb.all import *\n\nexp = {exp!r}\nrun = fit(exp)\nrun.plot()'
 
-# %% ../../nbs/lab/00_report.ipynb #fa30b83c
+# %% ../../nbs/lab/00_report.ipynb #56cf545f
 def _sentence(run):
     "What happened, in a sentence."
     t, n = run.timeline(), len(run.config)
@@ -70,6 +71,8 @@ def page(
 <title>{html.escape(type(run.config.task).__name__)}: a grok_nb run</title><style>{_css}</style></head><body>
 <h1>When did it grok?</h1><p>{html.escape(_sentence(run))}</p>
 <img alt="Train and test accuracy over steps, and Fourier power of the neurons before and after training" src="data:image/png;base64,{src}">
+<p>Left: accuracy on the training examples and on those never seen; the line is the median over replicas, the band their range. Right: how each neuron's
+weights over the tokens are made up of waves, one row for a neuron. One dark cell in a row is a neuron that has become a single wave.</p>
 <h2>Timeline (steps to 99 % accuracy)</h2><div class="scroll">{run.timeline().to_html(index=False, border=0, na_rep="never")}</div>
 <h2>The experiment, as Python</h2><pre>{html.escape(python(run.config))}</pre>
 <p>Run {run.config.id}, {run.seconds:.0f} s of training. {html.escape(env)}.</p></body></html>'''

@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['load_data', 'measure', 'State', 'begin', 'pack', 'unpack', 'take_step', 'batches', 'interactive', 'fit']
 
-# %% ../../nbs/train/06_fit.ipynb #783ef5ad
+# %% ../../nbs/train/06_fit.ipynb #75533eec
 import datetime, io, platform, signal, sys, threading, time
 from contextlib import contextmanager
 from functools import lru_cache
 import torch
+from filelock import Timeout
 from safetensors.torch import load, save
 from tqdm.auto import tqdm
 import grok_nb
@@ -124,7 +125,17 @@ def _interruptible():
     try: yield stop
     finally: signal.signal(signal.SIGINT, old)
 
-# %% ../../nbs/train/06_fit.ipynb #a9ff1dce
+# %% ../../nbs/train/06_fit.ipynb #7703d855
+@contextmanager
+def _waiting(lock):
+    "Hold a lock; say so if somebody else has it."
+    try: lock.acquire(timeout=0)
+    except Timeout:
+        print('fit: another process is training this experiment; waiting for it', file=sys.stderr)
+        lock.acquire()
+    try: yield
+    finally: lock.release()
+
 def interactive()->bool:
     "Is a person watching: a terminal or a notebook?"
     shell = sys.modules.get('IPython') and sys.modules['IPython'].get_ipython()
@@ -149,7 +160,7 @@ def _commit(folder, exp, s, kept, facts):
     folder.commit(kept | files, drop=tuple(old), step=s.step, finished=done, written=now, **facts)
     kept.clear()
 
-# %% ../../nbs/train/06_fit.ipynb #15e6412a
+# %% ../../nbs/train/06_fit.ipynb #e45ed5ea
 def _look(exp, s, data, bar):
     "Measure, and tell the progress bar."
     loss, acc = measure(s.bank, exp.loss, data)
@@ -164,7 +175,9 @@ def _train(exp, folder, device, progress, snapshot):
     batch, start = batches(exp, *data['train']), time.monotonic()
     facts = lambda: dict(seconds=(before or dict(seconds=0))['seconds'] + time.monotonic() - start, environment=_environment(device))
     saved = start if before else 0     # a new run commits at once, so that its folder is never without a manifest for long
-    with _interruptible() as stop, tqdm(total=exp.steps, initial=s.step, unit='step', disable=not (progress and interactive()), leave=False) as bar:
+    flops = 6*sum(p.numel() for p in s.bank.params.values())*(exp.batch or data['train'][1].shape[-1])
+    bar = tqdm(total=exp.steps, initial=s.step, unit='step', disable=not (progress and interactive()), leave=False)
+    with threads(threads_for(flops, device)), _interruptible() as stop, bar:
         while True:
             if s.step in looks and not (s.history and s.history[-1][0] == s.step): _look(exp, s, data, bar)
             if s.step in keeps: kept[f'bank.{s.step}.safetensors'] = save({k: v.detach().cpu().contiguous() for k,v in s.bank.params.items()})
@@ -175,7 +188,7 @@ def _train(exp, folder, device, progress, snapshot):
             take_step(exp, s, *batch(s.step))
             bar.update()
 
-# %% ../../nbs/train/06_fit.ipynb #35ede5e8
+# %% ../../nbs/train/06_fit.ipynb #f6c07595
 def fit(
     exp:Experiment, # What to train
     store=None, # A `Store` or its path; None for the default one
@@ -188,13 +201,10 @@ def fit(
     device = pick_device(device)
     if device.type == 'mps' and exp.dtype == 'float64': refuse('fit', 'device', 'mps', "'cpu' or 'cuda' for float64, which MPS does not have")
     folder = (store if isinstance(store, Store) else Store(store)).create(exp)
-    with folder.lock():
+    with _waiting(folder.lock()):
         done = folder.manifest()
         cached = bool(done and done['finished'])
-        if not cached:
-            size = sum(v.numel() for v in make_bank(exp.model, exp.task, (0,)*len(exp)).params.values())
-            n = exp.batch or round(len(exp.task.examples()[0])*exp.task.train_frac)
-            with threads(threads_for(6*size*n, device)): _train(exp, folder, device, progress, snapshot)
+        if not cached: _train(exp, folder, device, progress, snapshot)
     run = Run(folder)
     run.cached = cached
     return run

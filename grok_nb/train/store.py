@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['StoreError', 'write_atomic', 'RunFolder', 'Store']
 
-# %% ../../nbs/train/04_store.ipynb #399477eb
-import hashlib, json, os, re, tempfile
+# %% ../../nbs/train/04_store.ipynb #2b523d3a
+import hashlib, json, os, re, uuid
 from pathlib import Path
 from filelock import FileLock
 from ..tasks.config import ConfigError, from_dict, to_dict
 from .experiment import Experiment
 
-# %% ../../nbs/train/04_store.ipynb #670febe0
+# %% ../../nbs/train/04_store.ipynb #67a87fe3
 class StoreError(RuntimeError):
     "The store cannot be used as it is: the message says which file, what is wrong and what to do."
 
@@ -27,15 +27,15 @@ def write_atomic(
     data:bytes, # All of it
 ):
     "Write a file so that at every instant it is either absent, the old one, or the new one in full."
-    fd, tmp = tempfile.mkstemp(dir=path.parent, prefix='.tmp-')
+    tmp = path.parent/f'.tmp-{uuid.uuid4().hex}'
     try:
-        with os.fdopen(fd, 'wb') as f:
+        with open(tmp, 'xb') as f:
             f.write(data)
             f.flush()
             os.fsync(f.fileno())
         os.replace(tmp, path)
     except BaseException:
-        Path(tmp).unlink(missing_ok=True)
+        tmp.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
 
