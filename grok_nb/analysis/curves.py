@@ -13,7 +13,7 @@ from .style import colours, use_style
 from ..tasks.config import refuse
 from ..train.run import Run
 
-# %% ../../nbs/analysis/01_curves.ipynb #b9f5fcab
+# %% ../../nbs/analysis/01_curves.ipynb #44bf2997
 def _frame(source):
     "The tidy history of a run, or the frame itself."
     return source.history if isinstance(source, Run) else source
@@ -23,25 +23,26 @@ def first_step(
     split:str, # 'train' or 'test'
     threshold:float=.99, # The accuracy to reach
 )->pd.Series:
-    "The first measured step at which each replica reaches an accuracy; missing where it never does."
+    "First measured step at which each replica reaches an accuracy; missing where it never does."
     h = _frame(source)
     h = h[h.split == split]
     reached = h[h.accuracy >= threshold].groupby('replica').step.min()
     return reached.reindex(sorted(h.replica.unique())).astype('Int64')
 
-# %% ../../nbs/analysis/01_curves.ipynb #99ed6d94
+# %% ../../nbs/analysis/01_curves.ipynb #c66ed4cd
 def timeline(
     source, # A `Run`, or a tidy history
     threshold:float=.99, # The accuracy that counts as knowing
 )->pd.DataFrame:
     "When each replica memorised and generalised, and the gap between."
     if not 0 < threshold <= 1: refuse('timeline', 'threshold', threshold, 'a number in (0, 1]')
-    t = pd.DataFrame(dict(memorised=first_step(source, 'train', threshold), generalised=first_step(source, 'test', threshold)))
+    t = pd.DataFrame(dict(memorised=first_step(source, 'train', threshold),
+                          generalised=first_step(source, 'test', threshold)))
     return t.assign(gap=t.generalised - t.memorised).rename_axis('replica').reset_index()
 
 Run.timeline = timeline
 
-# %% ../../nbs/analysis/01_curves.ipynb #ec55f901
+# %% ../../nbs/analysis/01_curves.ipynb #beec5db9
 def plot(
     source, # A `Run`, or a tidy history
     metric:str='accuracy', # 'accuracy' or 'loss'
@@ -53,9 +54,11 @@ def plot(
     if ax is None:
         use_style()
         ax = plt.subplots(layout='constrained')[1]
-    h = h[h.step > 0]                                     # a logarithm has no place for step 0
-    sns.lineplot(h, x='step', y=metric, hue='split', palette=colours, estimator='median', errorbar=('pi', 100), ax=ax)
-    ax.set(xscale='log', xlabel='training step', ylabel=metric, **(dict(ylim=(-.02, 1.03)) if metric == 'accuracy' else dict(yscale='log')))
+    h = h[h.step > 0]   # a logarithm has no place for step 0
+    sns.lineplot(h, x='step', y=metric, hue='split', palette=colours, ax=ax,
+                 estimator='median', errorbar=('pi', 100))
+    ax.set(xscale='log', xlabel='training step', ylabel=metric)
+    ax.set(**(dict(ylim=(-.02, 1.03)) if metric == 'accuracy' else dict(yscale='log')))
     sns.move_legend(ax, 'best', title=None)
     return ax
 

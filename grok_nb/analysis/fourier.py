@@ -16,33 +16,33 @@ from ..models.bank import Bank
 from ..tasks.config import refuse
 from ..train.run import Run
 
-# %% ../../nbs/analysis/02_fourier.ipynb #488f8831
+# %% ../../nbs/analysis/02_fourier.ipynb #cad11cf6
 def spectrum(
     u:torch.Tensor, # Any tensor
     dim:int=-1, # The axis that runs over the residues 0 ... p-1
 )->torch.Tensor: # the same shape, with `p//2 + 1` frequencies along `dim`
-    "Power at each frequency, `k` and `-k` folded together; the powers add up to the sum of squares."
+    "Power at each frequency, `k` and `-k` together; the powers add up to the sum of squares."
     p = u.shape[dim]
     f = torch.fft.rfft(u.double(), dim=dim).abs().square()/p
     twice = torch.full((f.shape[dim],), 2., dtype=f.dtype, device=f.device)
     twice[0] = 1
-    if p % 2 == 0: twice[-1] = 1                             # k = p/2 is its own mirror image
+    if p % 2 == 0: twice[-1] = 1   # k = p/2 is its own mirror image
     return f*twice.view(-1, *[1]*(-dim - 1 if dim < 0 else u.dim() - dim - 1))
 
-# %% ../../nbs/analysis/02_fourier.ipynb #b25d1317
+# %% ../../nbs/analysis/02_fourier.ipynb #cd213b47
 def _banks(source, steps):
     "(step, bank) pairs of a run or a bank."
     if isinstance(source, Bank): return [(None, source)]
-    if not isinstance(source, Run): refuse('fourier', 'source', type(source).__name__, 'a Run or a Bank')
+    if not isinstance(source, Run):
+        refuse('fourier', 'source', type(source).__name__, 'a Run or a Bank')
     return [(s, source.at(s)) for s in (source.checkpoints if steps is None else steps)]
-
 
 def _tidy(x, **axes):
     "An array with named axes as a tidy frame."
     index = pd.MultiIndex.from_product(axes.values(), names=axes)
     return pd.DataFrame(dict(power=np.asarray(x).reshape(-1)), index=index).reset_index()
 
-# %% ../../nbs/analysis/02_fourier.ipynb #8156a173
+# %% ../../nbs/analysis/02_fourier.ipynb #bf57fd9d
 def power(
     source, # A `Run` or a `Bank`
     steps:list=None, # Which kept steps of a run; all of them if left out
@@ -51,24 +51,26 @@ def power(
     "Share of the token tables' power at each frequency."
     frames = []
     for step,bank in _banks(source, steps):
-        s = spectrum(bank.model.tables(bank.params).detach(), dim=2)[:, :, 1:].sum(1)       # (R, frequencies, width)
+        tables = bank.model.tables(bank.params).detach().cpu()
+        s = spectrum(tables, dim=2)[:, :, 1:].sum(1)              # (R, frequencies, width)
         s = s.transpose(1, 2) if neurons else s.sum(2)
-        axes = dict(replica=range(len(bank)), **(dict(neuron=range(s.shape[1])) if neurons else {}), frequency=range(1, s.shape[-1] + 1))
+        each = dict(neuron=range(s.shape[1])) if neurons else {}
+        axes = dict(replica=range(len(bank)), **each, frequency=range(1, s.shape[-1] + 1))
         frames.append(_tidy(s/s.sum(-1, keepdim=True), **axes).assign(step=step))
     out = pd.concat(frames, ignore_index=True)
     return out[['replica', 'step', *(['neuron'] if neurons else []), 'frequency', 'power']]
 
-# %% ../../nbs/analysis/02_fourier.ipynb #85282bbf
+# %% ../../nbs/analysis/02_fourier.ipynb #01c696b6
 def purity(
     source, # A `Run` or a `Bank`
     steps:list=None, # Which kept steps of a run; all of them if left out
 )->pd.DataFrame: # replica, step, neuron, frequency, purity
     "Each neuron's strongest frequency and its share of the neuron's power."
-    p = power(source, steps, neurons=True)
+    p = power(source, steps, neurons=True).dropna(subset='power')
     top = p.loc[p.groupby(['replica', 'step', 'neuron'], dropna=False).power.idxmax()]
     return top.rename(columns=dict(power='purity')).reset_index(drop=True)
 
-# %% ../../nbs/analysis/02_fourier.ipynb #960e01bd
+# %% ../../nbs/analysis/02_fourier.ipynb #67060569
 def heatmap(
     bank:Bank, # Networks on tokens
     replica:int=0, # Which of them
@@ -78,9 +80,11 @@ def heatmap(
     if ax is None:
         use_style()
         ax = plt.subplots(figsize=(4, 3.2), layout='constrained')[1]
-    p = power(bank[replica], neurons=True).pivot(index='neuron', columns='frequency', values='power').to_numpy()
+    p = power(bank[replica], neurons=True)
+    p = p.pivot(index='neuron', columns='frequency', values='power').to_numpy()
     order = np.argsort(p.argmax(1), kind='stable')
-    image = ax.imshow(p[order], aspect='auto', cmap='rocket_r', vmin=0, vmax=1, extent=(.5, p.shape[1] + .5, len(p), 0), interpolation='nearest')
+    image = ax.imshow(p[order], aspect='auto', cmap='rocket_r', vmin=0, vmax=1,
+                      extent=(.5, p.shape[1] + .5, len(p), 0), interpolation='nearest')
     ax.set(xlabel='frequency', ylabel='neuron, sorted')
     ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     ax.grid(False)

@@ -25,23 +25,27 @@ def margins(
         return (f.gather(2, y) - f.scatter(2, y, -torch.inf).amax(2, keepdim=True))[..., 0]
     return torch.cat([lead(bank(a), b) for a,b in zip(x.split(rows), y.split(rows))], 1)
 
-# %% ../../nbs/analysis/03_margin.ipynb #b096f4b4
+# %% ../../nbs/analysis/03_margin.ipynb #472c0afd
 def neuron_norms(
     bank:Bank, # Networks with one hidden layer and no biases
 )->torch.Tensor: # `(R, width)`
     "Norm of all weights that go into and out of each hidden neuron."
     m = bank.model
-    if not isinstance(m, MLP) or m.depth != 1 or m.bias != 'none' or m.embed:
-        refuse('neuron_norms', 'model', m, "an MLP with depth=1, bias='none' and no embedding")
+    if not isinstance(m, MLP) or m.depth != 1 or m.bias != 'none' or m.embed or m.tied:
+        refuse('neuron_norms', 'model', m, "an MLP with depth=1, bias='none', no embedding and tied=False")
     W0, W1 = (bank.params[k].detach() for k in ('W0', 'W1'))
     return (W0.square().sum((1, 2)) + W1.square().sum(2)).sqrt()
 
+# %% ../../nbs/analysis/03_margin.ipynb #93cc5d80
 def normalised_margin(
     bank:Bank, # Networks with one hidden layer and no biases
     x:torch.Tensor, # inputs `(n, length)`
     y:torch.Tensor, # classes `(n,)`
 )->torch.Tensor: # `(R,)`
-    "Smallest margin over the examples, divided by the norm to the power of the degree of homogeneity."
-    nu = dict(square=3, relu=2, identity=2).get(bank.model.act)
-    if nu is None: refuse('normalised_margin', 'act', bank.model.act, "a homogeneous activation: 'square', 'relu' or 'identity'")
-    return margins(bank, x, y).amin(1)/neuron_norms(bank).pow(nu).sum(1)
+    "Smallest margin over the examples, divided by the norm that fits the network."
+    norms, act = neuron_norms(bank), bank.model.act
+    nu = dict(square=3, relu=2, identity=2).get(act)
+    if nu is None:
+        allowed = "a homogeneous activation: 'square', 'relu' or 'identity'"
+        refuse('normalised_margin', 'act', act, allowed)
+    return margins(bank, x, y).amin(1)/norms.pow(nu).sum(1)

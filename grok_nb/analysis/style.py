@@ -8,7 +8,7 @@ __all__ = ['colours', 'use_style']
 # %% ../../nbs/analysis/00_style.ipynb #4a717a71
 import seaborn as sns
 
-# %% ../../nbs/analysis/00_style.ipynb #e4547218
+# %% ../../nbs/analysis/00_style.ipynb #d8b18568
 _hues = sns.color_palette('colorblind').as_hex()
 colours = dict(train=_hues[0], test=_hues[1], theory='#333333') # what each thing is drawn in
 
@@ -16,5 +16,6 @@ def use_style():
     "Set the house style for figures that follow."
     sns.set_theme(context='notebook', style='ticks', palette='colorblind', rc={
         'figure.figsize': (6.4, 3.4), 'figure.dpi': 100, 'savefig.dpi': 150,
-        'axes.spines.top': False, 'axes.spines.right': False, 'axes.grid': True, 'grid.color': '#eeeeee',
-        'axes.titlesize': 11, 'axes.labelsize': 10, 'xtick.labelsize': 9, 'ytick.labelsize': 9, 'legend.frameon': False})
+        'axes.spines.top': False, 'axes.spines.right': False,
+        'axes.grid': True, 'grid.color': '#eeeeee', 'legend.frameon': False,
+        'axes.titlesize': 11, 'axes.labelsize': 10, 'xtick.labelsize': 9, 'ytick.labelsize': 9})

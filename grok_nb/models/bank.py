@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['Model', 'Bank', 'make_bank']
 
-# %% ../../nbs/models/00_bank.ipynb #9b756b54
+# %% ../../nbs/models/00_bank.ipynb #b3d0acf5
 import torch
-from ..tasks.config import Config, replica_of
+from ..tasks.config import Config, lengths, refuse, replica_of
 from ..tasks.seeds import generator
 from ..tasks.task import Task
 
-# %% ../../nbs/models/00_bank.ipynb #d65e2c66
+# %% ../../nbs/models/00_bank.ipynb #1dbcf236
 class Model(Config):
     "An architecture: how to draw the parameters of one network, and how to compute a bank of them."
 
@@ -24,12 +24,12 @@ class Model(Config):
 
     def forward(self,
         params:dict, # name -> tensor `(R, ...)`
-        x:torch.Tensor, # inputs `(n, length)` for all replicas, or `(R, n, length)` for each its own
+        x:torch.Tensor, # inputs `(n, length)` for all replicas, or `(R, n, length)`
     )->torch.Tensor: # `(R, n, outputs)`
         "The outputs of all replicas."
         raise NotImplementedError
 
-# %% ../../nbs/models/00_bank.ipynb #8901ecb7
+# %% ../../nbs/models/00_bank.ipynb #7bc3f0bc
 class Bank:
     "`R` networks of one architecture in one set of tensors."
     def __init__(self,
@@ -47,14 +47,15 @@ class Bank:
 
     def __getitem__(self, i):
         which = range(len(self))[i]
-        rows = list(which) if isinstance(i, slice) else [which]
-        return Bank(replica_of(self.model, rows if isinstance(i, slice) else which), {k: v[rows] for k,v in self.params.items()})
+        if isinstance(i, slice): which = list(which)
+        rows = which if isinstance(i, slice) else [which]
+        return Bank(replica_of(self.model, which), {k: v[rows] for k,v in self.params.items()})
 
     def __repr__(self):
         shapes = ', '.join(f'{k} {tuple(v.shape)}' for k,v in self.params.items())
         return f'Bank of {len(self)} x {self.model!r}: {shapes}'
 
-# %% ../../nbs/models/00_bank.ipynb #309fd7b5
+# %% ../../nbs/models/00_bank.ipynb #70ecad22
 def make_bank(
     model:Model, # The architecture; a field that varies has one value for each replica
     task:Task, # Sizes come from here
@@ -63,5 +64,8 @@ def make_bank(
     device='cpu', # Where the tensors live
 )->Bank:
     "A bank of freshly initialised networks."
+    for k,n in lengths(model).items():
+        allowed = f'one value, or {len(seeds)} values, one for each replica'
+        if n != len(seeds): refuse(type(model).__name__, k, f'{n} values', allowed)
     nets = [replica_of(model, i).init(task, generator('init', s)) for i,s in enumerate(seeds)]
     return Bank(model, {k: torch.stack([n[k] for n in nets]).to(device, dtype) for k in nets[0]})

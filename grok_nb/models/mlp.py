@@ -15,20 +15,22 @@ from ..tasks.config import config, one_of, real, whole
 # %% ../../nbs/models/02_mlp.ipynb #89cebb8f
 activations = dict(relu=F.relu, square=torch.square, gelu=F.gelu, identity=lambda z: z)
 
-# %% ../../nbs/models/02_mlp.ipynb #25925348
+# %% ../../nbs/models/02_mlp.ipynb #add6087c
 def uniform(
     g:torch.Generator, # Where the numbers come from
     *shape:int, # Shape of the tensor
     fan_in:int, # Number of inputs that feed one unit
 )->torch.Tensor:
     "PyTorch's default for a linear layer: uniform on ±1/sqrt(fan_in)."
-    return (2*torch.rand(shape, generator=g) - 1)/fan_in**.5
+    # single precision whatever the default of the session: a seed must name one network
+    return (2*torch.rand(shape, generator=g, dtype=torch.float32) - 1)/fan_in**.5
 
-# %% ../../nbs/models/02_mlp.ipynb #049e48bc
+# %% ../../nbs/models/02_mlp.ipynb #9bed89d0
 def _affine(h, W, b=None):
     "h W + b for each replica."
     return torch.bmm(h, W) if b is None else torch.baddbmm(b[:, None], h, W)
 
+# %% ../../nbs/models/02_mlp.ipynb #a00c8a53
 @config
 class MLP(Model):
     "A fully connected network on tokens."
@@ -36,9 +38,9 @@ class MLP(Model):
     width:int = whole(128, low=1) # Units in each hidden layer
     depth:int = whole(1, low=1) # Number of hidden layers
     act:str = one_of('relu', 'square', 'gelu', 'identity') # Activation
-    bias:str = one_of('none', 'first', 'all') # Which layers have a bias: none, the first hidden one, all including the output
+    bias:str = one_of('none', 'first', 'all') # Which layers have a bias ('all': the output too)
     scale:float = real(1., low=0, open='low', varies=True) # Factor on every initial weight
-    embed:int = whole(None, low=1, none=True) # Size of a trained embedding; None feeds one-hot tokens
+    embed:int = whole(None, low=1, none=True) # Size of a trained embedding; None for one-hot
     tied:bool = one_of(False, True) # One token table for all positions?
 
     def init(self, task, g): return {k: self.scale*v for k,v in _draw(self, task, g)}
@@ -52,16 +54,17 @@ class MLP(Model):
     def forward(self, params, x):
         h, act = look_up(self.tables(params), x), activations[self.act]
         if 'b0' in params: h = h + params['b0'][:, None]
-        for i in range(1, self.depth + 1): h = _affine(act(h), params[f'W{i}'], params.get(f'b{i}'))
+        for i in range(1, self.depth + 1):
+            h = _affine(act(h), params[f'W{i}'], params.get(f'b{i}'))
         return h
 
-# %% ../../nbs/models/02_mlp.ipynb #5f58f1b4
+# %% ../../nbs/models/02_mlp.ipynb #e9817914
 def _draw(m, task, g):
     "Name and initial value of each parameter, in a fixed order."
     k = 1 if m.tied else task.length
     fan = k*task.vocab
     if m.embed:
-        yield 'E', torch.randn(k, task.vocab, m.embed, generator=g)
+        yield 'E', torch.randn(k, task.vocab, m.embed, generator=g, dtype=torch.float32)
         fan, k = task.length*m.embed, task.length
     yield 'W0', uniform(g, k, m.embed or task.vocab, m.width, fan_in=fan)
     if m.bias != 'none': yield 'b0', uniform(g, m.width, fan_in=fan)

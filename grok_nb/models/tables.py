@@ -8,16 +8,18 @@ __all__ = ['look_up']
 # %% ../../nbs/models/01_tables.ipynb #01e49124
 import torch
 
-# %% ../../nbs/models/01_tables.ipynb #a7f4204b
+# %% ../../nbs/models/01_tables.ipynb #361d528c
 def look_up(
-    tables:torch.Tensor, # `(R, length, vocab, width)`, or `(R, 1, vocab, width)` where positions share one table
-    x:torch.Tensor, # tokens `(n, length)` for all replicas, or `(R, n, length)` for each its own
+    tables:torch.Tensor, # `(R, length, vocab, width)`; length 1 where positions share one table
+    x:torch.Tensor, # tokens `(n, length)` for all replicas, or `(R, n, length)`
 )->torch.Tensor: # `(R, n, width)`
     "Sum over positions of the table rows that the tokens name."
     R, k, p, h = tables.shape
     def rows(i):
-        t = tables[:, min(i, k - 1)]
+        t = tables[:, i if k > 1 else 0]
         if x.dim() == 2: return t.index_select(1, x[:, i])
-        own = x[..., i] + p*torch.arange(R, device=x.device)[:, None]   # row numbers in the replicas' tables laid end to end
+        # row numbers in the replicas' tables laid end to end
+        own = x[..., i] + p*torch.arange(R, device=x.device)[:, None]
         return t.reshape(R*p, h).index_select(0, own.flatten()).view(R, -1, h)
-    return sum(rows(i) for i in range(x.shape[-1]))
+    # start from the first: adding to the 0 of a plain sum would cost another pass over memory
+    return sum((rows(i) for i in range(1, x.shape[-1])), rows(0))

@@ -24,26 +24,29 @@ def refuse(
     "Raise a `ConfigError` that names the field, the value and what is allowed."
     raise ConfigError(f'{where}: {name}={value!r} is not allowed; {name} must be {allowed}')
 
-# %% ../../nbs/tasks/00_config.ipynb #c9e1c72f
+# %% ../../nbs/tasks/00_config.ipynb #1778e193
 @dataclass(frozen=True)
 class Rule:
-    "What a field allows: a sentence, a test that returns the canonical value or raises, and whether it may differ between replicas."
+    "What a field allows, how a value becomes canonical, and whether replicas may differ in it."
     allowed:object # The end of the error message: a string, or a function that gives it
     to:object # value -> canonical value; raises `ValueError` or `TypeError` on a bad one
     varies:bool=False # May it be a tuple with one value for each replica?
 
     def __call__(self, where, name, value):
         try:
+            if self.varies and hasattr(value, 'tolist'): value = value.tolist()   # an array
             if self.varies and isinstance(value, (tuple, list)):
                 if not value: raise ValueError
                 return tuple(self.to(v) for v in value)
             return self.to(value)
-        except (ValueError, TypeError, OverflowError): refuse(where, name, value, self.allowed() if callable(self.allowed) else self.allowed)
+        except (ValueError, TypeError, OverflowError):
+            refuse(where, name, value, self.allowed() if callable(self.allowed) else self.allowed)
 
-# %% ../../nbs/tasks/00_config.ipynb #f3894b9e
+# %% ../../nbs/tasks/00_config.ipynb #8020ad59
 _none = object()
 
-def _field(rule, default): return field(metadata=dict(rule=rule), **({} if default is _none else dict(default=default)))
+def _field(rule, default):
+    return field(metadata=dict(rule=rule), **({} if default is _none else dict(default=default)))
 
 def _or_none(to, none): return (lambda v: None if v is None else to(v)) if none else to
 
@@ -55,17 +58,20 @@ def whole(
 ):
     "A field that holds a whole number from `low` to `high`."
     def to(v):
-        if isinstance(v, bool) or not isinstance(v, Integral) or v < low or (high is not None and v > high): raise ValueError
+        if isinstance(v, bool) or not isinstance(v, Integral): raise ValueError
+        if v < low or (high is not None and v > high): raise ValueError
         return int(v)
-    says = f'a whole number >= {low}' + (f' and <= {high}' if high is not None else '') + (', or None' if none else '')
-    return _field(Rule(says, _or_none(to, none)), default)
+    says = f'a whole number >= {low}' + (f' and <= {high}' if high is not None else '')
+    return _field(Rule(says + (', or None' if none else ''), _or_none(to, none)), default)
 
-# %% ../../nbs/tasks/00_config.ipynb #8e706a37
+# %% ../../nbs/tasks/00_config.ipynb #0e78da38
 def _interval(low, high, open):
     "The interval as a reader writes it."
     if low is None and high is None: return 'a finite number'
     if high is None: return f'a finite number {">" if "low" in open else ">="} {low:g}'
-    return f'a number in {"(" if "low" in open else "["}{low:g}, {high:g}{")" if "high" in open else "]"}'
+    if low is None: return f'a finite number {"<" if "high" in open else "<="} {high:g}'
+    left, right = '(' if 'low' in open else '[', ')' if 'high' in open else ']'
+    return f'a number in {left}{low:g}, {high:g}{right}'
 
 def real(
     default=_none, # Leave out for a field that must be given
@@ -77,35 +83,50 @@ def real(
     "A field that holds a finite number in an interval."
     def to(v):
         if isinstance(v, bool) or not isinstance(v, Real) or not math.isfinite(v): raise ValueError
+        v = float(v) + 0.   # -0.0 becomes 0.0: the two are equal and must have equal hashes
         if low is not None and (v < low or (v == low and 'low' in open)): raise ValueError
         if high is not None and (v > high or (v == high and 'high' in open)): raise ValueError
-        return float(v)
-    return _field(Rule(_interval(low, high, open) + (', or one such number for each replica' if varies else ''), to, varies), default)
+        return v
+    says = _interval(low, high, open) + (', or one such number for each replica' if varies else '')
+    return _field(Rule(says, to, varies), default)
 
-# %% ../../nbs/tasks/00_config.ipynb #7a7898dc
-def one_of(default, *others):
+# %% ../../nbs/tasks/00_config.ipynb #a5c36833
+def one_of(
+    default, # The first name, which is the default
+    *others, # The other names
+):
     "A field that holds one of a few names (or True/False); the first is the default."
     names = (default, *others)
     def to(v):
-        if not any(type(v) is type(o) and v == o for o in names): raise ValueError
-        return v
+        for o in names:
+            if isinstance(v, type(o)) and v == o: return o
+        raise ValueError
     return _field(Rule('one of ' + ', '.join(map(repr, names)), to), default)
 
-def ruled(allowed:str, to, default=_none):
+def ruled(
+    allowed:str, # The end of the error message: what would have been right
+    to, # value -> canonical value; raises `ValueError` on a bad one
+    default=_none, # Leave out for a field that must be given
+):
     "A field with a rule of its own: `to` returns the canonical value or raises `ValueError`."
     return _field(Rule(allowed, to), default)
 
-def part(kind:type, default=_none):
+# %% ../../nbs/tasks/00_config.ipynb #6498f7e0
+def part(
+    kind:type, # The base class, e.g. `Task`
+    default=_none, # Leave out for a field that must be given
+):
     "A field that holds another config of the given kind."
     def to(v):
         if not isinstance(v, kind): raise ValueError
         return v
-    # the kinds are listed when the error is made: most are defined after this field
-    return _field(Rule(lambda: f'a config of kind {kind.__name__}: ' + ', '.join(_kinds(kind)), to), default)
+    # a function: the kinds are listed when the error is made, as most are defined after this field
+    def says(): return f'a config of kind {kind.__name__}: ' + ', '.join(_kinds(kind))
+    return _field(Rule(says, to), default)
 
-# %% ../../nbs/tasks/00_config.ipynb #554e796c
+# %% ../../nbs/tasks/00_config.ipynb #8f65e541
 class Config:
-    "A frozen value: checks itself when made, prints as the Python that makes it, travels as JSON, and has a stable `id`."
+    "A frozen value that checks itself, prints as Python, travels as JSON and has a stable `id`."
     _known = {}
     show = () # Names of fields that are printed even at their default
 
@@ -115,8 +136,9 @@ class Config:
 
     def __post_init__(self):
         for f in fields(self):
-            rule = f.metadata.get('rule')
-            if rule: object.__setattr__(self, f.name, rule(type(self).__name__, f.name, getattr(self, f.name)))
+            if 'rule' not in f.metadata: continue
+            v = f.metadata['rule'](type(self).__name__, f.name, getattr(self, f.name))
+            object.__setattr__(self, f.name, v)   # the way into a frozen dataclass
         self.check()
 
     def check(self): "Override to check fields against each other."
@@ -133,15 +155,22 @@ class Config:
         "A copy with some fields changed."
         return _change(self, {**(changes or {}), **kw})
 
-def config(cls):
+# %% ../../nbs/tasks/00_config.ipynb #ed9e3f56
+def config(
+    cls:type, # A subclass of `Config`
+)->type:
     "Make a `Config` subclass: a frozen dataclass with the printing and checking of `Config`."
     return dataclass(frozen=True, repr=False)(cls)
 
 def _name(cls):
-    "How a class is called in JSON: by its name alone if it is ours, with its module if it is yours, so that the two never mix."
-    return cls.__name__ if cls.__module__.startswith('grok_nb.') else f'{cls.__module__}:{cls.__name__}'
+    "The name of a class in JSON: alone if it is ours, with its module if it is yours."
+    ours = cls.__module__.startswith('grok_nb.')
+    return cls.__name__ if ours else f'{cls.__module__}:{cls.__name__}'
 
-def _kinds(kind): return sorted(n for n,c in Config._known.items() if issubclass(c, kind) and hasattr(c, '__dataclass_fields__'))
+def _kinds(kind):
+    "Names of all configs of a kind that can be made."
+    return sorted(n for n,c in Config._known.items()
+                  if issubclass(c, kind) and hasattr(c, '__dataclass_fields__'))
 
 # %% ../../nbs/tasks/00_config.ipynb #c700564e
 def _shown(c, f):
@@ -158,29 +187,35 @@ def _python(v, indent=0, width=100):
     lines = [f'{pad}{k}={_python(o, indent + 5 + len(k), width)}' for k,o in args]
     return f'{type(v).__name__}(\n' + ',\n'.join(lines) + ')'
 
-# %% ../../nbs/tasks/00_config.ipynb #3c89be1b
+# %% ../../nbs/tasks/00_config.ipynb #9e30f5bf
 def to_dict(
     c, # A config, or a plain value inside one
 ):
     "A config as plain dictionaries and lists; `type` names the class."
-    if isinstance(c, Config): return dict(type=_name(type(c))) | {f.name: to_dict(getattr(c, f.name)) for f in fields(c)}
-    return list(c) if isinstance(c, tuple) else c
+    if not isinstance(c, Config): return list(c) if isinstance(c, tuple) else c
+    return dict(type=_name(type(c))) | {k: to_dict(v) for k,v in _values(c).items()}
 
+def _values(c): return {f.name: getattr(c, f.name) for f in fields(c)}
+
+# %% ../../nbs/tasks/00_config.ipynb #c7f4bea7
 def from_dict(
     d:dict, # What `to_dict` gave, or a hand-written one with some fields left out
     kind:type=Config, # The kind of config that is expected
 )->Config:
     "The config that a dictionary describes; refuses unknown types and fields."
-    if not isinstance(d, dict): refuse(kind.__name__, 'config', d, 'a table of fields with a `type`')
+    where = kind.__name__
+    if not isinstance(d, dict): refuse(where, 'config', d, 'a table of fields with a `type`')
     name = d.get('type', _name(kind))
-    if not isinstance(name, str) or name not in _kinds(kind): refuse(kind.__name__, 'type', name, 'one of ' + ', '.join(_kinds(kind)))
-    cls = Config._known[name]
+    if not isinstance(name, str) or name not in _kinds(kind):
+        refuse(where, 'type', name, 'one of ' + ', '.join(_kinds(kind)))
+    cls, given = Config._known[name], {k: v for k,v in d.items() if k != 'type'}
     known = {f.name: f for f in fields(cls)}
-    for k in d:
-        if k != 'type' and k not in known: refuse(name, k, d[k], f'left out: {name} has the fields ' + ', '.join(known))
+    for k,v in given.items():
+        allowed = f'left out: {name} has the fields ' + ', '.join(known)
+        if k not in known: refuse(name, k, v, allowed)
     missing = [k for k,f in known.items() if f.default is MISSING and k not in d]
     if missing: refuse(name, missing[0], None, f'given: {name} needs ' + ', '.join(missing))
-    return cls(**{k: from_dict(v) if isinstance(v, dict) else v for k,v in d.items() if k != 'type'})
+    return cls(**{k: from_dict(v) if isinstance(v, dict) else v for k,v in given.items()})
 
 # %% ../../nbs/tasks/00_config.ipynb #d47956f7
 def _digest(d):
@@ -188,7 +223,7 @@ def _digest(d):
     text = json.dumps(d, sort_keys=True, separators=(',', ':'), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
-# %% ../../nbs/tasks/00_config.ipynb #719effe1
+# %% ../../nbs/tasks/00_config.ipynb #6f1485c5
 def _paths(values, pre=''):
     "Every field below a dictionary of fields, by dotted path."
     out = {}
@@ -197,22 +232,21 @@ def _paths(values, pre=''):
         if isinstance(v, Config): out |= _paths(_values(v), f'{pre}{k}.')
     return out
 
-def _values(c): return {f.name: getattr(c, f.name) for f in fields(c)}
-
 def paths(
     c:Config, # The config to list
 )->dict:
     "Every field inside a config by its dotted path."
     return _paths(_values(c))
 
-# %% ../../nbs/tasks/00_config.ipynb #951d15b6
+# %% ../../nbs/tasks/00_config.ipynb #39a9772a
 def _resolve(known, key, where):
     "The full path that a key means."
     if key in known: return key
     ends = [k for k in known if k.split('.')[-1] == key]
     if len(ends) == 1: return ends[0]
-    what = 'one of ' + ', '.join(ends or known) + (' (the name alone is not enough)' if ends else '')
-    raise ConfigError(f'{where}: there is no single field {key!r}; allowed: {what}')
+    what = 'one of ' + ', '.join(ends or known)
+    why = ' (the name alone is not enough)' if ends else ''
+    raise ConfigError(f'{where}: there is no single field {key!r}; allowed: {what}{why}')
 
 def _change(c, changes):
     "A copy with all changes made at once, so that fields which must agree can change together."
@@ -225,9 +259,11 @@ def _change(c, changes):
         inner.setdefault(head, {})[rest] = v
     return replace(c, **new | {k: _change(new[k], v) for k,v in inner.items()})
 
-# %% ../../nbs/tasks/00_config.ipynb #a88ce2b6
+# %% ../../nbs/tasks/00_config.ipynb #3418c211
 def _varying(c):
-    return {f.name for f in fields(c) if getattr(f.metadata.get('rule'), 'varies', False) and isinstance(getattr(c, f.name), tuple)}
+    "Names of the fields that hold one value for each replica."
+    may = (f.name for f in fields(c) if getattr(f.metadata.get('rule'), 'varies', False))
+    return [k for k in may if isinstance(getattr(c, k), tuple)]
 
 def replica_of(
     c, # Any config
@@ -235,13 +271,17 @@ def replica_of(
 ):
     "The config of replica `i`: each varying field at its own value."
     if not isinstance(c, Config): return c
-    pick = lambda v: tuple(v[j] for j in i) if isinstance(i, list) else v[i]
+    def pick(v): return tuple(v[j] for j in i) if isinstance(i, list) else v[i]
     vary = _varying(c)
-    return replace(c, **{f.name: pick(getattr(c, f.name)) if f.name in vary else replica_of(getattr(c, f.name), i) for f in fields(c)})
+    return replace(c, **{k: pick(v) if k in vary else replica_of(v, i)
+                         for k,v in _values(c).items()})
 
-def lengths(c:Config, pre:str='')->dict:
+def lengths(
+    c:Config, # The config to count in
+    pre:str='', # What its paths begin with
+)->dict:
     "How many values each varying field inside a config holds, by path."
     out = {pre + k: len(getattr(c, k)) for k in _varying(c)}
-    for f in fields(c):
-        if isinstance(getattr(c, f.name), Config): out |= lengths(getattr(c, f.name), f'{pre}{f.name}.')
+    for k,v in _values(c).items():
+        if isinstance(v, Config): out |= lengths(v, f'{pre}{k}.')
     return out

@@ -11,7 +11,7 @@ import torch
 from .config import config, real, refuse, ruled, whole
 from .task import Task
 
-# %% ../../nbs/tasks/10_modular.ipynb #b05abb08
+# %% ../../nbs/tasks/10_modular.ipynb #040137a8
 _symbols = {'+': 'a + b', '-': 'a - b', '*': 'a * b', '/': 'a / b'}
 _says = "'+', '-', '*', '/' or a polynomial in a and b such as 'a*a + a*b + b*b'"
 _binary = (ast.Add, ast.Sub, ast.Mult)
@@ -23,26 +23,29 @@ def _is_polynomial(t):
     if isinstance(t, ast.UnaryOp): return isinstance(t.op, ast.USub) and _is_polynomial(t.operand)
     if not isinstance(t, ast.BinOp): return False
     if isinstance(t.op, ast.Pow):
-        return _is_polynomial(t.left) and isinstance(t.right, ast.Constant) and type(t.right.value) is int and 0 <= t.right.value <= 64
+        k = t.right.value if isinstance(t.right, ast.Constant) else None
+        return _is_polynomial(t.left) and type(k) is int and 0 <= k <= 64
     return isinstance(t.op, _binary) and _is_polynomial(t.left) and _is_polynomial(t.right)
 
-# %% ../../nbs/tasks/10_modular.ipynb #4586da87
+# %% ../../nbs/tasks/10_modular.ipynb #cc09eab8
 def _canonical(op):
     "The one way to write an operation; raises `ValueError` if it is none."
     if not isinstance(op, str) or len(op) > 200: raise ValueError
-    if op in _symbols: return op
-    try: tree = ast.parse(op.strip(), mode='eval').body
+    if op in _symbols: return str(op)
+    try:
+        tree = ast.parse(op.strip(), mode='eval').body
+        text = ast.unparse(tree)
     except (SyntaxError, RecursionError, MemoryError): raise ValueError from None
-    names = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
-    text = ast.unparse(tree)
     short = {v: k for k,v in _symbols.items()}.get(text)
     if short: return short
-    if not names or not _is_polynomial(tree): raise ValueError
+    constant = not any(isinstance(n, ast.Name) for n in ast.walk(tree))
+    # the canonical text is longer, by its spaces, and must itself be accepted
+    if constant or len(text) > 200 or not _is_polynomial(tree): raise ValueError
     return text
 
-# %% ../../nbs/tasks/10_modular.ipynb #2f127494
+# %% ../../nbs/tasks/10_modular.ipynb #d30c644a
 def _power(x, k, p):
-    "x**k mod p by squaring."
+    "`x**k` mod p, by repeated squaring."
     out = torch.ones_like(x)
     while k:
         if k & 1: out = out*x % p
@@ -60,25 +63,29 @@ def _evaluate(t, a, b, p):
     if isinstance(t.op, ast.Add): return (left + right) % p
     return (left - right if isinstance(t.op, ast.Sub) else left*right) % p
 
-# %% ../../nbs/tasks/10_modular.ipynb #1fa16191
-def is_prime(n:int)->bool:
+# %% ../../nbs/tasks/10_modular.ipynb #528003a0
+def is_prime(
+    n:int, # A whole number
+)->bool:
     "Is `n` a prime number?"
     return n > 1 and all(n % k for k in range(2, int(n**.5) + 1))
 
-# %% ../../nbs/tasks/10_modular.ipynb #6840c603
+# %% ../../nbs/tasks/10_modular.ipynb #1f2d8d43
 @config
 class ModularArithmetic(Task):
     "Learn `a op b mod p` from a share of all pairs."
     show = ('op', 'p', 'train_frac')
-    op:str = ruled(_says, _canonical, '+') # '+', '-', '*', '/' or a polynomial such as 'a*a + a*b + b*b'
+    op:str = ruled(_says, _canonical, '+') # '+', '-', '*', '/' or a polynomial
     p:int = whole(59, low=2, high=4096) # The modulus; prime for division
-    train_frac:float = real(.4, low=0, high=1, open='low high') # Share of the pairs used for training
+    train_frac:float = real(.4, low=0, high=1, open='low high') # Share of pairs to train on
 
     def check(self):
-        if self.op == '/' and not is_prime(self.p): refuse('ModularArithmetic', 'p', self.p, "a prime number when op='/'")
+        if self.op == '/' and not is_prime(self.p):
+            refuse('ModularArithmetic', 'p', self.p, "a prime number when op='/'")
         n = self.p*(self.p - (self.op == '/'))
         if not 0 < round(n*self.train_frac) < n:
-            refuse('ModularArithmetic', 'train_frac', self.train_frac, f'such that both parts of {n} examples have at least one')
+            allowed = f'such that both parts of {n} examples have at least one'
+            refuse('ModularArithmetic', 'train_frac', self.train_frac, allowed)
 
     vocab = property(lambda self: self.p)
     outputs = property(lambda self: self.p)
@@ -90,4 +97,5 @@ class ModularArithmetic(Task):
         x = torch.cartesian_prod(n, n[1:] if self.op == '/' else n)
         a, b = x.unbind(1)
         if self.op == '/': return x, a*_power(b, self.p - 2, self.p) % self.p
-        return x, _evaluate(ast.parse(_symbols.get(self.op, self.op), mode='eval').body, a, b, self.p)
+        tree = ast.parse(_symbols.get(self.op, self.op), mode='eval').body
+        return x, _evaluate(tree, a, b, self.p)

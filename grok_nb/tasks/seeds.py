@@ -5,14 +5,15 @@
 # %% auto #0
 __all__ = ['generator']
 
-# %% ../../nbs/tasks/01_seeds.ipynb #9333fc5d
-import hashlib
+# %% ../../nbs/tasks/01_seeds.ipynb #2cd7b76b
+import hashlib, operator
 import torch
 
-# %% ../../nbs/tasks/01_seeds.ipynb #82af5e85
+# %% ../../nbs/tasks/01_seeds.ipynb #5ee666ca
 def generator(
     *key, # What the stream is for, e.g. `'init', 3`: strings and whole numbers
 )->torch.Generator:
     "A CPU random generator that depends on nothing but its key."
+    key = tuple(str(k) if isinstance(k, str) else int(operator.index(k)) for k in key)
     digest = hashlib.sha256(repr(key).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], 'little') >> 1)

@@ -10,9 +10,9 @@ import torch
 from .config import Config, refuse
 from .seeds import generator
 
-# %% ../../nbs/tasks/02_task.ipynb #c27f9937
+# %% ../../nbs/tasks/02_task.ipynb #6036c5a6
 class Task(Config):
-    "What is to be learnt. A subclass has a field `train_frac`, says its sizes and enumerates its examples."
+    "What is to be learnt. A subclass has a field `train_frac`, its sizes, and its examples."
     vocab = None # How many different tokens there are
     length = None # How many tokens make one input
     outputs = None # How many numbers a network puts out, e.g. classes
@@ -26,14 +26,15 @@ class Task(Config):
         data_seed:int=0, # Which random split
     )->tuple: # inputs `(n, length)` and targets `(n,)`
         "The examples of one split."
+        if split not in ('train', 'test', 'all'):
+            refuse(type(self).__name__, 'split', split, "one of 'train', 'test', 'all'")
         x, y = self.examples()
         if split == 'all': return x, y
         train, test = split_rows(len(x), self.train_frac, data_seed)
-        if split not in ('train', 'test'): refuse(type(self).__name__, 'split', split, "one of 'train', 'test', 'all'")
         rows = train if split == 'train' else test
         return x[rows], y[rows]
 
-# %% ../../nbs/tasks/02_task.ipynb #b37a2195
+# %% ../../nbs/tasks/02_task.ipynb #56f2cee6
 def split_rows(
     n:int, # Number of examples
     train_frac:float, # Share that goes to training
@@ -41,6 +42,8 @@ def split_rows(
 )->tuple: # row numbers of the train and of the test part
     "Cut `range(n)` at random into a train and a test part."
     k = round(n*train_frac)
-    if not 0 < k < n: refuse('Task', 'train_frac', train_frac, f'such that both parts of {n} examples have at least one')
+    if not 0 < k < n:
+        allowed = f'such that both parts of {n} examples have at least one'
+        refuse('Task', 'train_frac', train_frac, allowed)
     perm = torch.randperm(n, generator=generator('data', data_seed))
     return perm[:k].sort().values, perm[k:].sort().values

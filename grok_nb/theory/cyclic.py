@@ -20,14 +20,14 @@ def max_margin(
     if p < 3 or not is_prime(p): refuse('max_margin', 'p', p, 'an odd prime')
     return (2/27)**.5/(p**.5*(p - 1))
 
-# %% ../../nbs/theory/01_cyclic.ipynb #dcf5df4a
+# %% ../../nbs/theory/01_cyclic.ipynb #4be26802
 _quarter = dict(c=0, s=-1)     # a cosine, and a sine as a cosine a quarter turn behind
 
 def cosine_network(
     p:int, # An odd prime
 )->Bank: # one replica of width 4(p - 1), in double precision
     "The network of pure waves that adds modulo `p` with the largest margin."
-    max_margin(p)
+    max_margin(p)   # refuses a p that is no odd prime
     angle = 2*torch.pi*torch.arange(p, dtype=torch.float64)/p
     wave = lambda zeta, kind: torch.cos(zeta*angle + _quarter[kind]*torch.pi/2)
     U, V, W = [], [], []
