@@ -8,7 +8,8 @@ __all__ = ['AdamW', 'Bank', 'Config', 'ConfigError', 'CrossEntropy', 'Evidence',
            'config', 'curves', 'cyclic', 'fit', 'fourier', 'judge', 'make_bank', 'margin', 'open_run', 'plot', 'preset',
            'presets', 'report', 'runs', 'scale', 'timeline', 'use_style']
 
-# %% ../index.ipynb #5fd384d2
+# %% ../index.ipynb #0a86e713
+# What `from grok_nb.all import *` offers; in the package this is grok_nb/all.py
 from .analysis import curves, fourier, margin
 from .analysis.curves import plot, timeline
 from .analysis.style import colours, use_style
@@ -28,7 +29,9 @@ from .train.presets import preset, presets
 from .train.run import Run, open_run, runs
 from .train.store import Store, StoreError
 
-# %% ../index.ipynb #4a31c794
-_all_ = ['AdamW', 'Bank', 'Config', 'ConfigError', 'CrossEntropy', 'Evidence', 'Experiment', 'GD', 'Loss', 'MLP', 'MSE', 'Model', 'ModularArithmetic',
-         'Optimiser', 'Run', 'SGD', 'Store', 'StoreError', 'Task', 'claim', 'colours', 'config', 'curves', 'cyclic', 'fit', 'fourier', 'judge', 'make_bank',
-         'margin', 'open_run', 'plot', 'preset', 'presets', 'report', 'runs', 'scale', 'timeline', 'use_style']
+# %% ../index.ipynb #4c90c221
+_all_ = ['AdamW', 'Bank', 'Config', 'ConfigError', 'CrossEntropy', 'Evidence', 'Experiment', 'GD',
+         'Loss', 'MLP', 'MSE', 'Model', 'ModularArithmetic', 'Optimiser', 'Run', 'SGD', 'Store',
+         'StoreError', 'Task', 'claim', 'colours', 'config', 'curves', 'cyclic', 'fit', 'fourier',
+         'judge', 'make_bank', 'margin', 'open_run', 'plot', 'preset', 'presets', 'report', 'runs',
+         'scale', 'timeline', 'use_style']

@@ -1,6 +1,13 @@
 "What the tests share: a small experiment, and a picture of a folder's bytes."
+import multiprocessing as mp
+import os
+
 import pytest
 from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic
+
+if os.name != 'nt':
+    children = mp.get_context('forkserver')
+    children.set_forkserver_preload(['grok_nb.all'])       # a child has torch already: no seconds of import each time
 
 
 @pytest.fixture

@@ -1,15 +1,13 @@
 "A run that is killed ends as if it had not been; two processes do not disturb each other."
-import multiprocessing as mp
 import os
 import random
 import signal
 import time
 
 import pytest
+from conftest import children
 from grok_nb.all import Store, fit
 
-fork = mp.get_context('forkserver')
-fork.set_forkserver_preload(['grok_nb.all'])       # a child has torch already: no seconds of import before each kill
 pytestmark = pytest.mark.skipif(os.name == 'nt', reason='needs SIGKILL')
 times = ('.lock', 'manifest.json')
 
@@ -26,7 +24,7 @@ def test_twenty_kills_at_random_moments(small, tmp_path, picture):
     dice, halfway = random.Random(), 0
     for i in range(20):
         store, wait = tmp_path/str(i), dice.uniform(0, length)
-        child = fork.Process(target=train, args=(small, store))
+        child = children.Process(target=train, args=(small, store))
         child.start()
         while not (store/small.id).exists(): time.sleep(.001)         # from the very first trace on disk
         time.sleep(wait)
@@ -45,7 +43,7 @@ def test_killed_again_and_again_still_arrives(small, tmp_path, picture):
     reference = fit(small, tmp_path/'reference', device='cpu')
     dice, steps, folder = random.Random(), [], Store(tmp_path/'run').folder(small)
     for _ in range(200):
-        child = fork.Process(target=train, args=(small, tmp_path/'run'))
+        child = children.Process(target=train, args=(small, tmp_path/'run'))
         child.start()
         child.join(dice.uniform(.05, .3))
         if child.exitcode == 0: break
@@ -65,8 +63,8 @@ def _fit_and_tell(exp, store, gate, out):
 
 def test_two_processes_train_it_once(small, tmp_path, picture):
     reference = fit(small, tmp_path/'reference', device='cpu')
-    gate, out = fork.Barrier(2), fork.Queue()
-    both = [fork.Process(target=_fit_and_tell, args=(small, tmp_path/'shared', gate, out)) for _ in range(2)]
+    gate, out = children.Barrier(2), children.Queue()
+    both = [children.Process(target=_fit_and_tell, args=(small, tmp_path/'shared', gate, out)) for _ in range(2)]
     for p in both: p.start()
     said = [out.get(timeout=60) for _ in both]
     for p in both: p.join()

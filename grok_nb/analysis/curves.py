@@ -42,7 +42,7 @@ def timeline(
 
 Run.timeline = timeline
 
-# %% ../../nbs/analysis/01_curves.ipynb #beec5db9
+# %% ../../nbs/analysis/01_curves.ipynb #a6572904
 def plot(
     source, # A `Run`, or a tidy history
     metric:str='accuracy', # 'accuracy' or 'loss'
@@ -55,6 +55,7 @@ def plot(
         use_style()
         ax = plt.subplots(layout='constrained')[1]
     h = h[h.step > 0]   # a logarithm has no place for step 0
+    if h.empty: refuse('plot', 'source', 'a history of step 0 alone', 'measured at a later step too')
     sns.lineplot(h, x='step', y=metric, hue='split', palette=colours, ax=ax,
                  estimator='median', errorbar=('pi', 100))
     ax.set(xscale='log', xlabel='training step', ylabel=metric)

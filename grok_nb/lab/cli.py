@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['app', 'read_experiment', 'changes', 'demo', 'run', 'list_', 'doctor', 'main']
 
-# %% ../../nbs/lab/01_cli.ipynb #828f12f3
-import importlib, json, os, platform, shutil, sys
+# %% ../../nbs/lab/01_cli.ipynb #1baf7e4f
+import importlib, json, os, platform, shutil, sys, warnings
 from pathlib import Path
 from typing import Annotated, Optional
 import typer
@@ -15,7 +15,7 @@ from ..train.experiment import Experiment
 from ..train.presets import preset, presets
 from ..train.store import Store, StoreError
 
-# %% ../../nbs/lab/01_cli.ipynb #baf7fb8d
+# %% ../../nbs/lab/01_cli.ipynb #a08e0b1f
 def _read_toml(text):
     try: import tomllib
     except ModuleNotFoundError: import tomli as tomllib       # Python 3.10
@@ -28,10 +28,14 @@ def read_experiment(
     if what in presets: return preset(what)
     path = Path(what)
     readers = {'.json': json.loads, '.toml': _read_toml}
-    if path.suffix not in readers: refuse('run', 'experiment', what, 'a .json or .toml file, or a preset: ' + ', '.join(presets))
+    if path.suffix not in readers:
+        allowed = 'a .json or .toml file, or a preset: ' + ', '.join(presets)
+        refuse('run', 'experiment', what, allowed)
     if not path.is_file(): refuse('run', 'experiment', what, 'a file that exists')
     try: d = readers[path.suffix](path.read_text(encoding='utf-8'))
-    except ValueError as e: raise ConfigError(f'run: {what} is not valid {path.suffix[1:].upper()}: {e}') from None
+    except OSError as e: refuse('run', 'experiment', what, f'a file you may read ({e.strerror})')
+    except ValueError as e:
+        raise ConfigError(f'run: {what} is not valid {path.suffix[1:].upper()}: {e}') from None
     return from_dict(d, Experiment)
 
 # %% ../../nbs/lab/01_cli.ipynb #1b4442b3
@@ -47,53 +51,77 @@ def changes(
         except ValueError: out[path.strip()] = value
     return out
 
-# %% ../../nbs/lab/01_cli.ipynb #efb429ed
+# %% ../../nbs/lab/01_cli.ipynb #a2a99e33
+def _check_out(out):
+    "Make the folder for the report, or say why not."
+    try:
+        Path(out).mkdir(parents=True, exist_ok=True)
+        if not os.access(out, os.W_OK): raise PermissionError(13, 'Permission denied')
+    except OSError as e: refuse('report', '--out', out, f'a folder you may write to ({e.strerror})')
+
+# %% ../../nbs/lab/01_cli.ipynb #2a019ccd
 def _train(exp, store, device, out):
     "Train an experiment, print its timeline and write its report."
-    from grok_nb.lab.report import report
+    from grok_nb.lab.report import readable, report
     from grok_nb.train.device import pick_device
     from grok_nb.train.fit import fit
-    pick_device(device), Store(store).create(exp)          # what is wrong with these should be said first
+    pick_device(device)
+    if not Store(store).folder(exp).finished(): Store(store).create(exp)
+    if out: _check_out(out)
     typer.echo(f'{exp!r}\n')
     run = fit(exp, store, device)
-    if run.cached: typer.echo(f'Found in the store, trained in {run.seconds:.0f} s: {run.path}\n')
-    elif run.finished: typer.echo(f'Trained {len(exp)} replicas in {run.seconds:.0f} s; kept in {run.path}\n')
-    typer.echo(run.timeline().to_string(index=False, na_rep='never') + '\n')
-    if out:
+    took = f'{run.seconds:.0f} s'
+    if run.cached: typer.echo(f'Found in the store, trained in {took}: {run.path}\n')
+    elif run.finished: typer.echo(f'Trained {len(exp)} replicas in {took}; kept in {run.path}\n')
+    typer.echo(readable(run).to_string(index=False) + '\n')
+    if out and run.step:                # before the first step there is nothing to draw
         for name,path in report(run, out).items(): typer.echo(f'{name}: {path}')
     if run.finished: return
-    typer.echo(f'\nStopped at step {run.step} of {exp.steps}. The same command goes on from there.', err=True)
+    where = f'Stopped at step {run.step} of {exp.steps}.'
+    typer.echo(f'\n{where} The same command goes on from there.', err=True)
     raise typer.Exit(130)
 
-# %% ../../nbs/lab/01_cli.ipynb #6d3dd8ba
+# %% ../../nbs/lab/01_cli.ipynb #92c91d89
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help='A laboratory for grokking and feature learning.')
-_store = Annotated[Optional[str], typer.Option(help='Folder of the run store. Default: GROK_NB_STORE, or ~/.grok_nb.')]
-_device = Annotated[str, typer.Option(help="'auto', 'cuda', 'mps' or 'cpu'.")]
+
+def _option(kind, help): return Annotated[kind, typer.Option(help=help)]
+
+_store = _option(Optional[str], 'Folder of the run store. Default: GROK_NB_STORE, or ~/.grok_nb.')
+_device = _option(str, "'auto', 'cuda', 'mps' or 'cpu'.")
 
 @app.command()
-def demo(out: Annotated[str, typer.Option(help='Where to write figure.png and report.html.')] = 'demo',
-         store: _store = None, device: _device = 'auto'):
+def demo(
+    out: _option(str, 'Where to write figure.png and report.html.') = 'demo',
+    store: _store = None,
+    device: _device = 'auto',
+):
     "Train 8 networks on modular addition until they grok; print when, write a figure and a report."
     p = presets['modular-addition']
     typer.echo(f'Modular addition, {p.shows} (about {p.takes} of training).\n')
     _train(p.experiment, store, device, out)
 
+# %% ../../nbs/lab/01_cli.ipynb #e848821e
 @app.command()
-def run(experiment: Annotated[str, typer.Argument(help='A preset, or a .json or .toml file.')],
-        set: Annotated[Optional[list[str]], typer.Option(help='Change a field, e.g. optim.wd=0.3; may be repeated.')] = None,
-        seeds: Annotated[Optional[int], typer.Option(help='How many replicas.')] = None,
-        steps: Annotated[Optional[int], typer.Option(help='How many training steps.')] = None,
-        out: Annotated[Optional[str], typer.Option(help='Write figure.png and report.html here.')] = None,
-        store: _store = None, device: _device = 'auto'):
-    "Train an experiment, or take it from the store, and print when each replica memorised and generalised."
+def run(
+    experiment: Annotated[str, typer.Argument(help='A preset, or a .json or .toml file.')],
+    set: _option(Optional[list[str]], 'Change a field, e.g. optim.wd=0.3; may be repeated.') = None,
+    seeds: _option(Optional[int], 'How many replicas.') = None,
+    steps: _option(Optional[int], 'How many training steps.') = None,
+    out: _option(Optional[str], 'Write figure.png and report.html here.') = None,
+    store: _store = None,
+    device: _device = 'auto',
+):
+    "Train an experiment, or take it from the store; print when it memorised and generalised."
     more = {k: v for k,v in dict(seeds=seeds, steps=steps).items() if v is not None}
     _train(read_experiment(experiment).but(changes(set or []) | more), store, device, out)
 
-# %% ../../nbs/lab/01_cli.ipynb #b9b8dc78
-def _short(exp):
-    "An experiment in half a line."
-    return f'{exp.task!r}, {exp.model!r}, {exp.optim!r}, {len(exp)} replicas'
+# %% ../../nbs/lab/01_cli.ipynb #3106ba05
+def _short(r):
+    "A row of `runs` in a line."
+    e, state = r.experiment, 'finished' if r.finished else f'step {r.step} of {r.experiment.steps}'
+    what = f'{e.task!r}, {e.model!r}, {e.optim!r}, {len(e)} replicas'
+    return f'  {r.id}  {r.written[:16]}  {state:<18}{what}'
 
 @app.command(name='list')
 def list_(store: _store = None):
@@ -101,45 +129,63 @@ def list_(store: _store = None):
     from grok_nb.train.run import runs
     typer.echo('Presets (grok-nb run NAME):')
     for name,p in presets.items(): typer.echo(f'  {name:<32}{p.shows} ({p.takes})')
-    where, found = Store(store), runs(store)
-    typer.echo(f'\nRuns in {where.path}:' + ('' if len(found) else ' none yet'))
-    for r in found.itertuples():
-        typer.echo(f'  {r.id}  {r.written[:16]}  {"finished" if r.finished else f"step {r.step} of {r.experiment.steps}":<18}{_short(r.experiment)}')
+    with warnings.catch_warnings(record=True) as problems:
+        warnings.simplefilter('always')
+        found = runs(store)
+    typer.echo(f'\nRuns in {Store(store).path}:' + ('' if len(found) else ' none yet'))
+    for r in found.itertuples(): typer.echo(_short(r))
+    for w in problems: typer.echo(f'grok-nb: {w.message}', err=True)
 
-# %% ../../nbs/lab/01_cli.ipynb #98dea8ee
+# %% ../../nbs/lab/01_cli.ipynb #3c9ff391
+def _try_store(store):
+    from grok_nb.train.store import write_atomic
+    s = Store(store)
+    s.path.mkdir(parents=True, exist_ok=True)
+    write_atomic(s.path/'.doctor', b'')
+    (s.path/'.doctor').unlink(missing_ok=True)
+    return f'{s.path}, {len(s.folders())} runs, {s.bytes()/1e6:.1f} MB'
+
+def _try_device(name):
+    import torch
+    from grok_nb.train.device import devices
+    if name not in devices(): raise RuntimeError('not on this machine')
+    torch.ones(2, device=name).sum().item()
+    return 'works'
+
+def _try_import(name): return getattr(importlib.import_module(name), '__version__', 'works')
+
+def _find_chromium():
+    names = ('chromium', 'chromium-browser', 'google-chrome')
+    found = next(filter(None, map(shutil.which, names)), None)
+    if not found: raise FileNotFoundError('no Chromium found')
+    return found
+
+# %% ../../nbs/lab/01_cli.ipynb #26113307
 def _tries(store):
     "(name, function that says how it went or raises) for each part."
-    import torch
-    def version(m): return getattr(importlib.import_module(m), '__version__', 'works')
-    def device(d): torch.ones(2, device=d).sum().item(); return 'works'
-    def writable():
-        from grok_nb.train.store import write_atomic
-        s = Store(store)
-        s.path.mkdir(parents=True, exist_ok=True)
-        write_atomic(s.path/'.doctor', b''); (s.path/'.doctor').unlink()
-        return f'{s.path}, {len(s.folders())} runs, {s.bytes()/1e6:.1f} MB'
-    def chromium():
-        found = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
-        if not found: raise FileNotFoundError('no Chromium found')
-        return found
-    yield from [('store', writable), ('cpu', lambda: device('cpu')), ('cuda (optional)', lambda: device('cuda')), ('mps (optional)', lambda: device('mps'))]
-    for m,what in [('ipywidgets', 'progress bars in notebooks'), ('jupyterlab', 'optional: make lab'), ('nbdev', 'optional: make test'), ('zensical', 'optional: make docs')]:
-        yield f'{m} ({what})', lambda m=m: version(m)
-    yield 'chromium (optional: browser tests)', chromium
+    yield 'store', lambda: _try_store(store)
+    for d in ('cpu', 'cuda', 'mps'):
+        yield d if d == 'cpu' else f'{d} (optional)', lambda d=d: _try_device(d)
+    packages = dict(ipywidgets='progress bars in notebooks', jupyterlab='optional: make lab',
+                    nbdev='optional: make test', zensical='optional: make docs')
+    for m,what in packages.items(): yield f'{m} ({what})', lambda m=m: _try_import(m)
+    yield 'chromium (optional: browser tests)', _find_chromium
 
-# %% ../../nbs/lab/01_cli.ipynb #cac61745
+# %% ../../nbs/lab/01_cli.ipynb #ed753e59
 @app.command()
 def doctor(store: _store = None):
     "Print versions, device, threads and store, and whether each optional part works."
     import numpy, pandas, torch
     import grok_nb
     from grok_nb.train.device import pick_device
-    for k,v in dict(grok_nb=grok_nb.__version__, python=f'{platform.python_version()} on {platform.platform()}', torch=torch.__version__, numpy=numpy.__version__,
-                    pandas=pandas.__version__, device=f"{pick_device('auto')} (what 'auto' takes)", threads=f'{torch.get_num_threads()} of {os.cpu_count()} cores').items():
-        typer.echo(f'{k:<40}{v}')
+    facts = {m.__name__: m.__version__ for m in (grok_nb, torch, numpy, pandas)}
+    facts['python'] = f'{platform.python_version()} on {platform.platform()}'
+    facts['device'] = f"{pick_device('auto')} (what 'auto' takes)"
+    facts['threads'] = f'{torch.get_num_threads()} of {os.cpu_count()} cores'
+    for k,v in facts.items(): typer.echo(f'{k:<40}{v}')
     for name,f in _tries(store):
         try: said = f()
-        except Exception as e: said = f'no: {str(e).splitlines()[0] if str(e) else type(e).__name__}'
+        except Exception as e: said = f'no: {(str(e) or type(e).__name__).splitlines()[0]}'
         typer.echo(f'{name:<40}{said}')
 
 # %% ../../nbs/lab/01_cli.ipynb #d8084aa8

@@ -30,7 +30,7 @@ class Evidence:
     note:str='' # What a reader should know besides
     figure:object=None # A picture, where there is one
 
-# %% ../../nbs/papers/00_ledger.ipynb #9cc12542
+# %% ../../nbs/papers/00_ledger.ipynb #6336d3e9
 _claims = {}
 
 def claim(
@@ -43,17 +43,20 @@ def claim(
         return f
     return keep
 
+# %% ../../nbs/papers/00_ledger.ipynb #fc793e6d
 def judge(
     pattern:str='*', # Which claims, e.g. 'edelman:*'
     at:str=None, # The scale; see `scale`
 )->pd.DataFrame: # id, says, verdict, measured, note, seconds
     "Run claims and give their verdicts."
     ids = [i for i in _claims if fnmatch.fnmatch(i, pattern)]
-    if not ids: refuse('judge', 'pattern', pattern, 'a pattern that fits one of ' + ', '.join(_claims))
+    if not ids:
+        refuse('judge', 'pattern', pattern, 'a pattern that fits one of ' + ', '.join(_claims))
     rows = []
     for i in ids:
         says, f = _claims[i]
         start = time.monotonic()
         e = f(scale(at))
-        rows.append(dict(id=i, says=says, verdict='holds' if e.holds else 'fails', measured=e.measured, note=e.note, seconds=time.monotonic() - start))
+        rows.append(dict(id=i, says=says, verdict='holds' if e.holds else 'fails',
+                         measured=e.measured, note=e.note, seconds=time.monotonic() - start))
     return pd.DataFrame(rows)

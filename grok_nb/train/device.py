@@ -10,10 +10,11 @@ import contextlib
 import torch
 from ..tasks.config import refuse
 
-# %% ../../nbs/train/00_device.ipynb #aa81374f
+# %% ../../nbs/train/00_device.ipynb #26b4467b
 def devices()->list:
     "The devices that PyTorch can use on this machine, best first."
-    return (['cuda'] if torch.cuda.is_available() else []) + (['mps'] if torch.backends.mps.is_available() else []) + ['cpu']
+    have = dict(cuda=torch.cuda.is_available(), mps=torch.backends.mps.is_available(), cpu=True)
+    return [name for name,there in have.items() if there]
 
 def pick_device(
     name:str='auto', # 'auto', 'cuda', 'cuda:1', 'mps' or 'cpu'
@@ -21,10 +22,12 @@ def pick_device(
     "The device of that name; 'auto' takes CUDA, then MPS, then the CPU."
     have = devices()
     if name == 'auto': return torch.device(have[0])
-    if str(name).split(':')[0] not in have: refuse('fit', 'device', str(name), "'auto' or one that this machine has: " + ', '.join(have))
+    if str(name).split(':')[0] not in have:
+        allowed = "'auto' or one that this machine has: " + ', '.join(have)
+        refuse('fit', 'device', str(name), allowed)
     return torch.device(name)
 
-# %% ../../nbs/train/00_device.ipynb #5c0e9c9d
+# %% ../../nbs/train/00_device.ipynb #9a952a37
 def threads_for(
     flops:float, # Operations in one training step
     device:torch.device, # Where they are done
@@ -33,7 +36,9 @@ def threads_for(
     return torch.get_num_threads() if device.type != 'cpu' or flops > 5e9 else 1
 
 @contextlib.contextmanager
-def threads(n:int):
+def threads(
+    n:int, # How many
+):
     "Use `n` CPU threads inside the block."
     before = torch.get_num_threads()
     torch.set_num_threads(n)

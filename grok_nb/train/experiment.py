@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['eval_steps', 'keep_steps', 'Experiment', 'batch_rows']
 
-# %% ../../nbs/train/03_experiment.ipynb #ce96f14f
+# %% ../../nbs/train/03_experiment.ipynb #47bb9442
+from numbers import Integral
 import torch
 from ..models.bank import Model
 from ..tasks.config import Config, config, lengths, one_of, part, refuse, ruled, whole
@@ -35,16 +36,36 @@ def keep_steps(
     if isinstance(keep, int): keep = [round(steps**((i + 1)/(keep + 1))) for i in range(keep)]
     return sorted({0, steps, *keep})
 
-# %% ../../nbs/train/03_experiment.ipynb #f2377fc9
-def _ints(v, low):
-    if isinstance(v, (tuple, list)):
-        if not v: raise ValueError
-        return tuple(_ints(o, low) for o in v)
-    if isinstance(v, bool) or not isinstance(v, int) or v < low: raise ValueError
-    return v
+# %% ../../nbs/train/03_experiment.ipynb #feee32f0
+def _int(v, low):
+    "A whole number from `low`."
+    if isinstance(v, bool) or not isinstance(v, Integral) or v < low: raise ValueError
+    return int(v)
 
-def _steps(v): return () if isinstance(v, (tuple, list)) and not v else _ints(v, 0)
+def _ints(low, empty=False, one=None):
+    "A rule for a whole number from `one`, or a list of them from `low`."
+    def to(v):
+        if not isinstance(v, (tuple, list)): return _int(v, low if one is None else one)
+        if not v and not empty: raise ValueError
+        return tuple(_int(o, low) for o in v)
+    return to
 
+_seeds = ruled('a whole number >= 1, or a list of seeds >= 0', _ints(0, one=1), 1)
+_data_seed = ruled('a whole number >= 0, or one for each replica', _ints(0), 0)
+_keep = ruled('a whole number >= 0, or a list of steps', _ints(0, empty=True), 0)
+
+# %% ../../nbs/train/03_experiment.ipynb #f23a90a4
+def _check(exp):
+    "Do the fields of an experiment fit each other?"
+    n, counts = len(exp), lengths(exp)
+    if isinstance(exp.data_seed, tuple): counts['data_seed'] = len(exp.data_seed)
+    allowed = f'one value, or {n} values, one for each replica'
+    for name,k in counts.items():
+        if k != n: refuse('Experiment', name, f'{k} values', allowed)
+    for k in exp.keep if isinstance(exp.keep, tuple) else ():
+        if k > exp.steps: refuse('Experiment', 'keep', k, f'at most steps={exp.steps}')
+
+# %% ../../nbs/train/03_experiment.ipynb #e24e6b7b
 @config
 class Experiment(Config):
     "Everything a result depends on."
@@ -53,25 +74,22 @@ class Experiment(Config):
     model:Model = part(Model) # The network
     optim:Optimiser = part(Optimiser) # How it is trained
     steps:int = whole(1000, low=1) # Number of training steps
-    seeds:int = ruled('a whole number >= 1, or a list of seeds >= 0', lambda v: _ints(v, 0 if isinstance(v, (tuple, list)) else 1), 1) # How many replicas, or their initialisation seeds
-    data_seed:int = ruled('a whole number >= 0, or one for each replica', lambda v: _ints(v, 0), 0) # Which split of the data
+    seeds:int = _seeds # How many replicas, or their initialisation seeds
+    data_seed:int = _data_seed # Which split of the data
     loss:Loss = part(Loss, CrossEntropy()) # What training makes small
     batch:int = whole(None, low=1, none=True) # Examples in a step; None takes all
-    every:int = whole(None, low=1, none=True) # Measure at the multiples of this, besides the geometric grid
-    keep:int = ruled('a whole number >= 0, or a list of steps', _steps, 0) # Keep weights: how many times, or at which steps
+    every:int = whole(None, low=1, none=True) # Measure at multiples of this, besides the grid
+    keep:int = _keep # Keep weights: how many times, or at which steps
     dtype:str = one_of('float32', 'float64') # Precision
 
-    def check(self):
-        for k,n in (lengths(self) | ({'data_seed': len(self.data_seed)} if isinstance(self.data_seed, tuple) else {})).items():
-            if n != len(self): refuse('Experiment', k, f'{n} values', f'one value, or {len(self)} values, one for each replica')
-        for k in self.keep if isinstance(self.keep, tuple) else ():
-            if k > self.steps: refuse('Experiment', 'keep', k, f'at most steps={self.steps}')
-
+    def check(self): _check(self)
     def __len__(self): return len(self.init_seeds)
     @property
-    def init_seeds(self)->tuple: return tuple(range(self.seeds)) if isinstance(self.seeds, int) else self.seeds
+    def init_seeds(self)->tuple:
+        return self.seeds if isinstance(self.seeds, tuple) else tuple(range(self.seeds))
     @property
-    def data_seeds(self)->tuple: return self.data_seed if isinstance(self.data_seed, tuple) else (self.data_seed,)*len(self)
+    def data_seeds(self)->tuple:
+        return self.data_seed if isinstance(self.data_seed, tuple) else (self.data_seed,)*len(self)
 
 # %% ../../nbs/train/03_experiment.ipynb #db04e140
 def batch_rows(

@@ -23,18 +23,19 @@ from .losses import accuracy
 from .run import Run, splits, tidy
 from .store import Store
 
-# %% ../../nbs/train/06_fit.ipynb #1e90f43e
+# %% ../../nbs/train/06_fit.ipynb #2093240e
 def load_data(
     exp:Experiment, # Whose data
     device='cpu', # Where it shall live
 )->dict: # split -> (inputs, targets)
     "The train and test examples of all replicas."
     seeds = exp.data_seeds
-    if len(set(seeds)) == 1: return {s: tuple(t.to(device) for t in exp.task.data(s, seeds[0])) for s in splits}
+    if len(set(seeds)) == 1:
+        return {s: tuple(t.to(device) for t in exp.task.data(s, seeds[0])) for s in splits}
     each = {s: [exp.task.data(s, d) for d in seeds] for s in splits}
     return {s: tuple(torch.stack(t).to(device) for t in zip(*each[s])) for s in splits}
 
-# %% ../../nbs/train/06_fit.ipynb #0586c63a
+# %% ../../nbs/train/06_fit.ipynb #0c405859
 @torch.no_grad()
 def measure(
     bank:Bank, # The networks
@@ -48,37 +49,51 @@ def measure(
         n, total = y.shape[-1], 0
         for i in range(0, n, rows):
             f, part = bank(x[..., i:i + rows, :]), y[..., i:i + rows]
-            total = total + torch.stack([loss(f, part), accuracy(f, part).to(f.dtype)])*(part.shape[-1]/n)
+            both = torch.stack([loss(f, part), accuracy(f, part).to(f.dtype)])
+            total = total + both*(part.shape[-1]/n)
         out.append(total)
     return torch.stack(out, 1).unbind(0)
 
-# %% ../../nbs/train/06_fit.ipynb #0d53591e
+# %% ../../nbs/train/06_fit.ipynb #daad9371
 class State:
     "A run in progress."
     def __init__(self, step, bank, opt, history):
         self.step, self.bank, self.opt, self.history = step, bank, opt, history
         for p in bank.params.values(): p.requires_grad_()
 
-def begin(exp:Experiment, device='cpu')->State:
+def begin(
+    exp:Experiment, # What is to be trained
+    device='cpu', # Where
+)->State:
     "The state before the first step."
     bank = make_bank(exp.model, exp.task, exp.init_seeds, getattr(torch, exp.dtype), device)
     return State(0, bank, exp.optim.init(bank.params), [])
 
-# %% ../../nbs/train/06_fit.ipynb #d609cb25
-def pack(s:State)->dict:
+# %% ../../nbs/train/06_fit.ipynb #e62f41ab
+def _for_file(tensors): return {k: v.detach().cpu().contiguous() for k,v in tensors.items()}
+
+def pack(
+    s:State, # With at least one measurement
+)->dict: # name -> tensor
     "The state as tensors by name, for a file."
     step, loss, acc = zip(*s.history)
-    tensors = {f'param.{k}': v for k,v in s.bank.params.items()} | {f'opt.{k}': v for k,v in s.opt.items()}
-    tensors |= {'step': torch.tensor(s.step), 'history.step': torch.tensor(step), 'history.loss': torch.stack(loss), 'history.accuracy': torch.stack(acc)}
-    return {k: v.detach().cpu().contiguous() for k,v in tensors.items()}
+    history = dict(step=torch.tensor(step), loss=torch.stack(loss), accuracy=torch.stack(acc))
+    parts = dict(param=s.bank.params, opt=s.opt, history=history)
+    flat = {f'{part}.{k}': v for part,tensors in parts.items() for k,v in tensors.items()}
+    return _for_file(flat | {'step': torch.tensor(s.step)})
 
-def unpack(exp:Experiment, t:dict, device='cpu')->State:
+def unpack(
+    exp:Experiment, # Whose state
+    t:dict, # What `pack` gave
+    device='cpu', # Where to go on
+)->State:
     "The state that `pack` put away."
-    part = lambda pre: {k[len(pre):]: v.to(device) for k,v in t.items() if k.startswith(pre)}
-    history = list(zip(t['history.step'].tolist(), t['history.loss'].to(device), t['history.accuracy'].to(device)))
+    def part(pre): return {k[len(pre):]: v.to(device) for k,v in t.items() if k.startswith(pre)}
+    h = part('history.')
+    history = list(zip(h['step'].tolist(), h['loss'], h['accuracy']))
     return State(t['step'].item(), Bank(exp.model, part('param.')), part('opt.'), history)
 
-# %% ../../nbs/train/06_fit.ipynb #10c038d6
+# %% ../../nbs/train/06_fit.ipynb #db608c2a
 def take_step(
     exp:Experiment, # What is trained
     s:State, # Where it stands; changed in place
@@ -88,11 +103,12 @@ def take_step(
     "One step of the optimiser on all replicas."
     params = s.bank.params
     total = exp.loss(s.bank(x), y).sum()
-    grads = torch.autograd.grad(total, list(params.values()), allow_unused=True, materialize_grads=True)
+    grads = torch.autograd.grad(total, list(params.values()), allow_unused=True,
+                                materialize_grads=True)
     s.step += 1
     exp.optim.update(params, dict(zip(params, grads)), s.opt, s.step)
 
-# %% ../../nbs/train/06_fit.ipynb #d3cdd452
+# %% ../../nbs/train/06_fit.ipynb #b680dced
 def batches(
     exp:Experiment, # What is trained
     x:torch.Tensor, # all inputs
@@ -103,19 +119,22 @@ def batches(
     n, own = y.shape[-1], y.dim() > 1
     if exp.batch > n: refuse('Experiment', 'batch', exp.batch, f'at most the {n} training examples')
     @lru_cache(2)
-    def shuffle(epoch): return torch.stack([torch.randperm(n, generator=generator('batch', s, epoch)) for s in exp.init_seeds]).to(y.device)
+    def shuffle(epoch):
+        orders = [torch.randperm(n, generator=generator('batch', s, epoch)) for s in exp.init_seeds]
+        return torch.stack(orders).to(y.device)
     def at(t):
         rows = batch_rows(t, n, exp.batch, shuffle)
         pick = (torch.arange(len(rows), device=y.device)[:, None], rows) if own else rows
         return x[pick], y[pick]
     return at
 
-# %% ../../nbs/train/06_fit.ipynb #d579341a
+# %% ../../nbs/train/06_fit.ipynb #66885d3e
 @contextmanager
 def _interruptible():
     "Yields an event that the first Ctrl-C sets; the second one interrupts."
     stop = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
         yield stop
         return
     def handler(*_):
@@ -125,7 +144,7 @@ def _interruptible():
     try: yield stop
     finally: signal.signal(signal.SIGINT, old)
 
-# %% ../../nbs/train/06_fit.ipynb #7703d855
+# %% ../../nbs/train/06_fit.ipynb #581e880b
 @contextmanager
 def _waiting(lock):
     "Hold a lock; say so if somebody else has it."
@@ -143,52 +162,72 @@ def interactive()->bool:
 
 def _environment(device):
     "Where and with what a run was made."
-    return dict(grok_nb=grok_nb.__version__, torch=torch.__version__, python=platform.python_version(), platform=platform.platform(),
+    return dict(grok_nb=grok_nb.__version__, torch=torch.__version__,
+                python=platform.python_version(), platform=platform.platform(),
                 device=str(device), threads=torch.get_num_threads())
 
-# %% ../../nbs/train/06_fit.ipynb #7c7a24b2
+# %% ../../nbs/train/06_fit.ipynb #643a8cfe
 def _commit(folder, exp, s, kept, facts):
     "Put the run away: as finished if it is, otherwise so that it can go on."
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
     t, done = pack(s), s.step == exp.steps
     if done:
-        frame, buf = tidy(t['history.step'], loss=t['history.loss'], accuracy=t['history.accuracy']), io.BytesIO()
+        buf = io.BytesIO()
+        frame = tidy(t['history.step'], loss=t['history.loss'], accuracy=t['history.accuracy'])
         frame.to_parquet(buf, index=False)
         files = {'history.parquet': buf.getvalue()}
     else: files = {f'resume.{s.step}.safetensors': save(t)}
-    old = [n for n in (folder.manifest() or dict(files={}))['files'] if n.startswith('resume.') and n not in files]
-    folder.commit(kept | files, drop=tuple(old), step=s.step, finished=done, written=now, **facts)
+    listed = (folder.manifest() or dict(files={}))['files']
+    old = tuple(n for n in listed if n.startswith('resume.') and n not in files)
+    folder.commit(kept | files, drop=old, step=s.step, finished=done, written=now, **facts)
     kept.clear()
 
-# %% ../../nbs/train/06_fit.ipynb #e45ed5ea
+# %% ../../nbs/train/06_fit.ipynb #451a5066
 def _look(exp, s, data, bar):
     "Measure, and tell the progress bar."
     loss, acc = measure(s.bank, exp.loss, data)
     s.history.append((s.step, loss, acc))
-    if not bar.disable: bar.set_postfix_str('train {:.0%}, test {:.0%}'.format(*acc.median(1).values.tolist()), refresh=False)
+    if bar.disable: return
+    medians = acc.median(1).values.tolist()
+    bar.set_postfix_str('train {:.0%}, test {:.0%}'.format(*medians), refresh=False)
 
+def _resume(exp, folder, device):
+    "The state that a folder stands at, and the seconds spent so far."
+    m = folder.manifest()
+    if m is None: return begin(exp, device), 0.
+    t = load(folder.read(f'resume.{m["step"]}.safetensors'))
+    return unpack(exp, t, device), m['seconds']
+
+def _flops(exp, s, n):
+    "Operations in one step on `n` examples."
+    return 6*(exp.batch or n)*sum(p.numel() for p in s.bank.params.values())
+
+# %% ../../nbs/train/06_fit.ipynb #dd91b3f1
 def _train(exp, folder, device, progress, snapshot):
     "Train an experiment from where its folder stands to the end, or to an interrupt."
-    before = folder.manifest()
-    s = unpack(exp, load(folder.read(f'resume.{before["step"]}.safetensors')), device) if before else begin(exp, device)
-    data, looks, keeps, kept = load_data(exp, device), set(eval_steps(exp.steps, exp.every)), set(keep_steps(exp.steps, exp.keep)), {}
-    batch, start = batches(exp, *data['train']), time.monotonic()
-    facts = lambda: dict(seconds=(before or dict(seconds=0))['seconds'] + time.monotonic() - start, environment=_environment(device))
-    saved = start if before else 0     # a new run commits at once, so that its folder is never without a manifest for long
-    flops = 6*sum(p.numel() for p in s.bank.params.values())*(exp.batch or data['train'][1].shape[-1])
-    bar = tqdm(total=exp.steps, initial=s.step, unit='step', disable=not (progress and interactive()), leave=False)
-    with threads(threads_for(flops, device)), _interruptible() as stop, bar:
+    s, spent = _resume(exp, folder, device)
+    data, kept, start = load_data(exp, device), {}, time.monotonic()
+    looks, keeps = set(eval_steps(exp.steps, exp.every)), set(keep_steps(exp.steps, exp.keep))
+    batch, n = batches(exp, *data['train']), data['train'][1].shape[-1]
+    due = start + snapshot if s.history else start        # a new run commits at once
+    def facts():
+        return dict(seconds=spent + time.monotonic() - start, environment=_environment(device))
+    bar = tqdm(total=exp.steps, initial=s.step, unit='step', leave=False,
+               disable=not (progress and interactive()))
+    with threads(threads_for(_flops(exp, s, n), device)), _interruptible() as stop, bar:
         while True:
-            if s.step in looks and not (s.history and s.history[-1][0] == s.step): _look(exp, s, data, bar)
-            if s.step in keeps: kept[f'bank.{s.step}.safetensors'] = save({k: v.detach().cpu().contiguous() for k,v in s.bank.params.items()})
-            if s.step == exp.steps or stop.is_set() or time.monotonic() - saved > snapshot:
+            last = s.step == exp.steps or stop.is_set()   # asked once a step, or a stop may be lost
+            measured = s.history and s.history[-1][0] == s.step
+            if s.step in looks and not measured: _look(exp, s, data, bar)
+            if s.step in keeps: kept[f'bank.{s.step}.safetensors'] = save(_for_file(s.bank.params))
+            if last or time.monotonic() >= due:
                 _commit(folder, exp, s, kept, facts())
-                saved = time.monotonic()
-            if s.step == exp.steps or stop.is_set(): return
+                due = time.monotonic() + snapshot
+            if last: return
             take_step(exp, s, *batch(s.step))
             bar.update()
 
-# %% ../../nbs/train/06_fit.ipynb #f6c07595
+# %% ../../nbs/train/06_fit.ipynb #8600b73c
 def fit(
     exp:Experiment, # What to train
     store=None, # A `Store` or its path; None for the default one
@@ -196,15 +235,19 @@ def fit(
     progress:bool=True, # Show a progress bar, where somebody watches?
     snapshot:float=10., # Seconds between commits, which is what a kill can cost at most
 )->Run:
-    "Train an experiment, or take it from the store, or go on where it stopped. Ctrl-C returns what was done so far."
+    "Train an experiment, take it from the store, or go on; Ctrl-C returns what was done so far."
     if not isinstance(exp, Experiment): refuse('fit', 'exp', exp, 'an Experiment')
     device = pick_device(device)
-    if device.type == 'mps' and exp.dtype == 'float64': refuse('fit', 'device', 'mps', "'cpu' or 'cuda' for float64, which MPS does not have")
-    folder = (store if isinstance(store, Store) else Store(store)).create(exp)
-    with _waiting(folder.lock()):
-        done = folder.manifest()
-        cached = bool(done and done['finished'])
-        if not cached: _train(exp, folder, device, progress, snapshot)
+    if device.type == 'mps' and exp.dtype == 'float64':
+        refuse('fit', 'device', 'mps', "'cpu' or 'cuda' for float64, which MPS does not have")
+    store = store if isinstance(store, Store) else Store(store)
+    folder = store.folder(exp)
+    cached = folder.finished()
+    if not cached:
+        store.create(exp)
+        with _waiting(folder.lock()):
+            cached = folder.finished()               # by another process, meanwhile
+            if not cached: _train(exp, folder, device, progress, snapshot)
     run = Run(folder)
     run.cached = cached
     return run

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from ..tasks.config import Config, config
 
-# %% ../../nbs/train/01_losses.ipynb #69d61aad
+# %% ../../nbs/train/01_losses.ipynb #c9264710
 class Loss(Config):
     "What training makes small."
     def __call__(self,
@@ -25,7 +25,8 @@ class CrossEntropy(Loss):
     "Minus the log-probability of the right class, $-\\log \\mathrm{softmax}(f)_y$."
     def __call__(self, outputs, y):
         R, n, _ = outputs.shape
-        return F.cross_entropy(outputs.flatten(0, 1), y.expand(R, n).flatten(), reduction='none').view(R, n).mean(1)
+        each = F.cross_entropy(outputs.flatten(0, 1), y.expand(R, n).flatten(), reduction='none')
+        return each.view(R, n).mean(1)
 
 # %% ../../nbs/train/01_losses.ipynb #6c71a8e9
 @config

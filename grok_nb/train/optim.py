@@ -27,33 +27,35 @@ class Optimiser(Config):
         "Take one step."
         raise NotImplementedError
 
-# %% ../../nbs/train/02_optim.ipynb #81c6a7dd
+# %% ../../nbs/train/02_optim.ipynb #cc86d02c
 def per_replica(
     v, # A number, or a tuple with one for each replica
     like:torch.Tensor, # The parameter `(R, ...)` it will meet
 ):
     "A rate in a form that broadcasts against a parameter."
     if not isinstance(v, tuple): return v
-    return torch.tensor(v, dtype=torch.float64).to(like.device, like.dtype).view(-1, *[1]*(like.dim() - 1))
+    rates = torch.tensor(v, dtype=torch.float64).to(like.device, like.dtype)
+    return rates.view(-1, *[1]*(like.dim() - 1))
 
-# %% ../../nbs/train/02_optim.ipynb #797c2cc5
+# %% ../../nbs/train/02_optim.ipynb #0dc75246
 def _decay(kind, p, g, lr, wd):
-    "Apply weight decay of one kind: returns the gradient, and shrinks the parameter where the kind says so."
+    "Apply weight decay of one kind: gives the gradient to use, and may shrink the parameter."
     if kind == 'coupled': return g + wd*p
     p.mul_(1 - (lr*wd if kind == 'decoupled' else wd))
     return g
 
-# %% ../../nbs/train/02_optim.ipynb #acc7955a
+# %% ../../nbs/train/02_optim.ipynb #257c9468
 @config
 class SGD(Optimiser):
     "(Stochastic) gradient descent with momentum."
     show = ('lr', 'wd')
     lr:float = real(.1, low=0, varies=True) # Learning rate
     wd:float = real(0., low=0, varies=True) # Weight decay
-    momentum:float = real(0., low=0, high=1, open='high', varies=True) # Share of the last step that is carried on
+    momentum:float = real(0., low=0, high=1, open='high', varies=True) # Share of the last step kept
     decay:str = one_of('coupled', 'decoupled', 'literal') # Which kind of weight decay
 
-    def init(self, params): return {f'b.{k}': torch.zeros_like(p) for k,p in params.items()} if self.momentum else {}
+    def init(self, params):
+        return {f'b.{k}': torch.zeros_like(p) for k,p in params.items()} if self.momentum else {}
 
     @torch.no_grad()
     def update(self, params, grads, state, t):
@@ -65,7 +67,7 @@ class SGD(Optimiser):
 
 GD = SGD
 
-# %% ../../nbs/train/02_optim.ipynb #3a14c2c9
+# %% ../../nbs/train/02_optim.ipynb #ef039fef
 @config
 class AdamW(Optimiser):
     "Adam with weight decay, decoupled unless said otherwise."
@@ -77,12 +79,14 @@ class AdamW(Optimiser):
     eps:float = real(1e-8, low=0, varies=True) # Keeps the quotient finite
     decay:str = one_of('decoupled', 'coupled', 'literal') # Which kind of weight decay
 
-    def init(self, params): return {f'{s}.{k}': torch.zeros_like(p) for s in 'mv' for k,p in params.items()}
+    def init(self, params):
+        return {f'{s}.{k}': torch.zeros_like(p) for s in 'mv' for k,p in params.items()}
 
     @torch.no_grad()
     def update(self, params, grads, state, t):
         for k,p in params.items():
-            lr, wd, b1, b2, eps = (per_replica(v, p) for v in (self.lr, self.wd, self.beta1, self.beta2, self.eps))
+            rates = (self.lr, self.wd, self.beta1, self.beta2, self.eps)
+            lr, wd, b1, b2, eps = (per_replica(v, p) for v in rates)
             g = _decay(self.decay, p, grads[k], lr, wd) if self.wd else grads[k]
             m = state[f'm.{k}'].mul_(b1).add_((1 - b1)*g)
             v = state[f'v.{k}'].mul_(b2).add_((1 - b2)*g*g)

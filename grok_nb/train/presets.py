@@ -13,7 +13,7 @@ from ..tasks.modular import ModularArithmetic
 from .experiment import Experiment
 from .optim import AdamW
 
-# %% ../../nbs/train/07_presets.ipynb #1fec29d1
+# %% ../../nbs/train/07_presets.ipynb #d92088e5
 @dataclass(frozen=True)
 class Preset:
     "A named experiment."
@@ -21,15 +21,21 @@ class Preset:
     takes:str # How long it takes on one CPU core
     experiment:Experiment # What is trained
 
-_addition = Experiment(ModularArithmetic('+', p=59, train_frac=.4), MLP(width=128, act='square'), AdamW(lr=.01, wd=.3, beta2=.98),
-                       steps=1500, seeds=8, keep=12)
+_addition = Experiment(ModularArithmetic('+', p=59, train_frac=.4), MLP(width=128, act='square'),
+                       AdamW(lr=.01, wd=.3, beta2=.98), steps=1500, seeds=8, keep=12)
 _quick = _addition.but(wd=1., steps=800)
+_relu = _quick.but(act='relu', width=256, train_frac=.5, steps=1000)
 
 presets = {
-    'modular-addition': Preset('a long, clear delay: memorised by step 50, generalised after step 1000', '25 s', _addition),
-    'modular-addition-strong-decay': Preset('the same with more weight decay: the delay shrinks to 450 steps', '13 s', _quick),
-    'modular-addition-relu': Preset('the same with ReLU, wider and with half of the table', '50 s', _quick.but(act='relu', width=256, train_frac=.5, steps=1000)),
-    'modular-multiplication': Preset('multiplication is addition of logarithms, and groks like it', '13 s', _quick.but(op='*')),
+    'modular-addition': Preset(
+        'a long, clear delay: memorised by step 50, generalised after step 1000',
+        '25 s', _addition),
+    'modular-addition-strong-decay': Preset(
+        'the same with more weight decay: the delay shrinks to 450 steps', '13 s', _quick),
+    'modular-addition-relu': Preset(
+        'the same with ReLU, wider and with half of the table', '50 s', _relu),
+    'modular-multiplication': Preset(
+        'multiplication is addition of logarithms, and groks like it', '13 s', _quick.but(op='*')),
     'modular-division': Preset('division by everything but zero', '13 s', _quick.but(op='/')),
 }
 

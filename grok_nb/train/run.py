@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['splits', 'tidy', 'Run', 'open_run', 'runs']
 
-# %% ../../nbs/train/05_run.ipynb #8431dfd7
-import io
+# %% ../../nbs/train/05_run.ipynb #f6daac91
+import io, warnings
 from functools import cached_property
 import numpy as np
 import pandas as pd
@@ -16,7 +16,7 @@ from ..tasks.config import lengths, paths, refuse
 from .experiment import Experiment
 from .store import RunFolder, Store, StoreError
 
-# %% ../../nbs/train/05_run.ipynb #4bda9de7
+# %% ../../nbs/train/05_run.ipynb #37acf79b
 splits = ('train', 'test')
 
 def tidy(
@@ -25,84 +25,111 @@ def tidy(
 )->pd.DataFrame:
     "One row for each step, split and replica."
     E, S, R = next(iter(metrics.values())).shape
-    return pd.DataFrame(dict(
-        step=np.repeat(np.asarray(step), S*R), split=np.tile(np.repeat(splits, R), E), replica=np.tile(np.arange(R), E*S),
-        **{k: np.asarray(v).reshape(-1) for k,v in metrics.items()}))
+    index = dict(step=np.repeat(np.asarray(step), S*R), split=np.tile(np.repeat(splits, R), E),
+                 replica=np.tile(np.arange(R), E*S))
+    return pd.DataFrame(index | {k: np.asarray(v).reshape(-1) for k,v in metrics.items()})
 
-# %% ../../nbs/train/05_run.ipynb #54c85b78
+# %% ../../nbs/train/05_run.ipynb #dd42d570
+def _fact(name, doc): return property(lambda self: self._m[name], doc=doc)
+_too_early = 'the run was stopped before its first step'
+
+# %% ../../nbs/train/05_run.ipynb #fa2447e2
 class Run:
     "What an experiment gave. Read-only and lazy."
     cached = False # Did `fit` find it in the store, finished?
-    def __init__(self, folder:RunFolder):
-        self.folder = folder
-        self.config = folder.experiment()
-        self._m = folder.manifest()
-        if self._m is None: raise StoreError(f'{folder.path} has no measurements yet: the run was stopped before its first step')
+    finished = _fact('finished', 'Did it reach the last step?')
+    step = _fact('step', 'The last step that was committed.')
+    seconds = _fact('seconds', 'Time spent in training.')
+    environment = _fact('environment', 'Versions, device and threads of the last commit.')
+
+    def __init__(self,
+        folder:RunFolder, # Where it is kept
+    ):
+        self.folder, self.path = folder, folder.path
+        self.config, self._m = folder.experiment(), folder.manifest()
+        if self._m is None: raise StoreError(f'{self.path} has no measurements yet: {_too_early}')
 
     @property
-    def path(self): return self.folder.path
-    @property
-    def finished(self)->bool: return self._m['finished']
-    @property
-    def step(self)->int: return self._m['step']
-    @property
-    def seconds(self)->float: return self._m['seconds']
-    @property
-    def environment(self)->dict: return self._m['environment']
-    @property
-    def checkpoints(self)->list: return sorted(int(n.split('.')[1]) for n in self._m['files'] if n.startswith('bank.'))
+    def checkpoints(self)->list:
+        "The steps whose weights were kept."
+        return sorted(int(n.split('.')[1]) for n in self._m['files'] if n.startswith('bank.'))
 
     def __repr__(self):
-        state = 'finished' if self.finished else f'stopped at step {self.step}; fit(run.config) goes on'
+        stopped = f'stopped at step {self.step}; fit(run.config) goes on'
+        state = 'finished' if self.finished else stopped
         return f'Run {self.config.id}, {state}\n{self.config!r}'
 
-# %% ../../nbs/train/05_run.ipynb #e8fd497d
+# %% ../../nbs/train/05_run.ipynb #9be1c955
+def _newest(self):
+    "The file with the measurements, of the commit that the run stands at or of a newer one."
+    while True:
+        name = 'history.parquet' if self.finished else f'resume.{self.step}.safetensors'
+        try: return self.folder.read(name)
+        except FileNotFoundError: m = self.folder.manifest()        # its writer has gone on
+        if m is None: raise StoreError(f'{self.path} is no longer there')
+        self._m = m
+
 def _history(self)->pd.DataFrame:
     "Loss and accuracy for each step, split and replica."
-    if self.finished: return pd.read_parquet(io.BytesIO(self.folder.read('history.parquet')))
-    t = load(self.folder.read(f'resume.{self.step}.safetensors'))
+    data = _newest(self)
+    if self.finished: return pd.read_parquet(io.BytesIO(data))
+    t = load(data)
     return tidy(t['history.step'], loss=t['history.loss'], accuracy=t['history.accuracy'])
 
 Run.history = cached_property(_history)
 Run.history.__set_name__(Run, 'history')
 
-# %% ../../nbs/train/05_run.ipynb #7f0ddf49
+# %% ../../nbs/train/05_run.ipynb #ee71d300
 def _at(self,
     step:int=None, # One of `run.checkpoints`; the last one if left out
 )->Bank:
     "The bank as it was at a kept step."
     if step is None: step = self.checkpoints[-1]
-    if step not in self.checkpoints: refuse('Run.at', 'step', step, f'one of the kept steps {self.checkpoints}; keep more with Experiment(keep=...)')
+    if step not in self.checkpoints:
+        allowed = f'one of the kept steps {self.checkpoints}; keep more with Experiment(keep=...)'
+        refuse('Run.at', 'step', step, allowed)
     return Bank(self.config.model, load(self.folder.read(f'bank.{step}.safetensors')))
 
 def _replicas(self)->pd.DataFrame:
     "Seeds, and the fields that vary, of each replica."
     exp = self.config
     vary = {k: paths(exp)[k] for k in lengths(exp)}
-    return pd.DataFrame(dict(replica=range(len(exp)), seed=exp.init_seeds, data_seed=exp.data_seeds, **vary))
+    seeds = dict(replica=range(len(exp)), seed=exp.init_seeds, data_seed=exp.data_seeds)
+    return pd.DataFrame(seeds | vary)
 
 Run.at, Run.replicas = _at, _replicas
 
-# %% ../../nbs/train/05_run.ipynb #831e366f
+# %% ../../nbs/train/05_run.ipynb #dc6c6a1e
+def _store(store): return store if isinstance(store, Store) else Store(store)
+
 def open_run(
     exp, # An `Experiment`, or the `id` of one
     store=None, # A `Store` or its path; None for the default one
 )->Run:
     "The stored run of an experiment; an error if there is none."
-    store = store if isinstance(store, Store) else Store(store)
+    store = _store(store)
     name = exp.id if isinstance(exp, Experiment) else str(exp)
     folder = RunFolder(store.path/name)
-    if not (folder.path/'config.json').exists(): raise StoreError(f'there is no run {name!r} in {store.path}; runs() lists those there are')
+    if not (folder.path/'config.json').exists():
+        raise StoreError(f'there is no run {name!r} in {store.path}; runs() lists those there are')
     return Run(folder)
+
+# %% ../../nbs/train/05_run.ipynb #2810fc50
+_columns = ['id', 'step', 'finished', 'seconds', 'written', 'experiment']
+
+def _row(f):
+    "A folder as a row of the list; None if nothing was committed yet."
+    exp, m = f.experiment(), f.manifest()
+    return m and [f.path.name, *(m[k] for k in _columns[1:-1]), exp]
 
 def runs(
     store=None, # A `Store` or its path; None for the default one
-)->pd.DataFrame:
-    "All runs of a store, the newest first."
-    store = store if isinstance(store, Store) else Store(store)
+)->pd.DataFrame: # id, step, finished, seconds, written, experiment
+    "All runs of a store, the newest first; a folder that cannot be read gives a warning instead."
     rows = []
-    for f in store.folders():
-        m = f.manifest()
-        if m: rows.append(dict(id=f.path.name, step=m['step'], finished=m['finished'], seconds=m['seconds'], written=m['written'], experiment=f.experiment()))
-    cols = ['id', 'step', 'finished', 'seconds', 'written', 'experiment']
-    return pd.DataFrame(rows, columns=cols).sort_values('written', ascending=False, ignore_index=True)
+    for f in _store(store).folders():
+        try: rows.append(_row(f))
+        except (StoreError, OSError) as e:
+            warnings.warn(f'runs: left out of the list: {e}', stacklevel=2)
+    frame = pd.DataFrame([r for r in rows if r], columns=_columns)
+    return frame.sort_values('written', ascending=False, ignore_index=True)

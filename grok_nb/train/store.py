@@ -12,10 +12,11 @@ from filelock import FileLock
 from ..tasks.config import ConfigError, from_dict, to_dict
 from .experiment import Experiment
 
-# %% ../../nbs/train/04_store.ipynb #67a87fe3
+# %% ../../nbs/train/04_store.ipynb #3ceb4a25
 class StoreError(RuntimeError):
     "The store cannot be used as it is: the message says which file, what is wrong and what to do."
 
+# %% ../../nbs/train/04_store.ipynb #2a6ec00b
 def _sync_folder(path):
     if os.name == 'nt': return                 # Windows cannot open a folder
     fd = os.open(path, os.O_RDONLY)
@@ -26,7 +27,7 @@ def write_atomic(
     path:Path, # Where the file shall be
     data:bytes, # All of it
 ):
-    "Write a file so that at every instant it is either absent, the old one, or the new one in full."
+    "Write a file so that at every instant the old one or the new one is there in full."
     tmp = path.parent/f'.tmp-{uuid.uuid4().hex}'
     try:
         with open(tmp, 'xb') as f:
@@ -39,41 +40,58 @@ def write_atomic(
         raise
     _sync_folder(path.parent)
 
-# %% ../../nbs/train/04_store.ipynb #8325c965
-_ours = re.compile(r'resume\.\d+\.safetensors|bank\.\d+\.safetensors|history\.parquet|\.tmp-\w+')
+# %% ../../nbs/train/04_store.ipynb #575734c6
+_ours = re.compile(r'(resume|bank)\.\d+\.safetensors|history\.parquet|\.tmp-\w+')
 _mend = 'It was left as it is: restore it from a copy, or move the folder away to train again.'
+_foreign = 'so it is not a run of this store'
 
+def _damaged(what): return StoreError(f'{what}. {_mend}')
 def _sha(data): return hashlib.sha256(data).hexdigest()
 def _dump(d): return json.dumps(d, indent=1, sort_keys=True).encode()
 
+# %% ../../nbs/train/04_store.ipynb #d6010901
 class RunFolder:
     "The files of one run."
-    def __init__(self, path:Path): self.path = Path(path)
+    def __init__(self,
+        path:Path, # The folder, named by its experiment's `id`
+    ): self.path, self._config = Path(path), Path(path)/'config.json'
+
     def lock(self): return FileLock(str(self.path/'.lock'))
     def __repr__(self): return f'RunFolder({str(self.path)!r})'
 
     def _json(self, name):
         try: return json.loads((self.path/name).read_bytes())
         except FileNotFoundError: raise
-        except (ValueError, OSError) as e: raise StoreError(f'{self.path/name} cannot be read ({e}). {_mend}') from None
+        except (ValueError, OSError) as e:
+            raise _damaged(f'{self.path/name} cannot be read ({e})') from None
 
     def experiment(self)->Experiment:
         "The experiment of this folder; its hash must be the folder's name."
         try: exp = from_dict(self._json('config.json'), Experiment)
-        except FileNotFoundError: raise StoreError(f'{self.path} has no config.json, so it is not a run of this store. {_mend}') from None
-        except ConfigError as e: raise StoreError(f'{self.path/"config.json"} does not describe an experiment: {e}. {_mend}') from None
-        if exp.id != self.path.name: raise StoreError(f'{self.path/"config.json"} was changed: it describes {exp.id}. {_mend}')
-        return exp
+        except FileNotFoundError:
+            raise _damaged(f'{self.path} has no config.json, {_foreign}') from None
+        except ConfigError as e:
+            raise _damaged(f'{self._config} does not describe an experiment: {e}') from None
+        if exp.id == self.path.name: return exp
+        raise _damaged(f'{self._config} was changed: it describes {exp.id}')
 
-# %% ../../nbs/train/04_store.ipynb #9dedda7b
+# %% ../../nbs/train/04_store.ipynb #0d276c6f
 def _wrong(self, m):
     "What is wrong with a manifest or the files it lists, as a sentence; None if nothing."
-    if not isinstance(m, dict) or m.get('sha256') != _sha(_dump({k: v for k,v in m.items() if k != 'sha256'})):
+    rest = {k: v for k,v in m.items() if k != 'sha256'} if isinstance(m, dict) else None
+    if rest is None or m.get('sha256') != _sha(_dump(rest)):
         return f'{self.path/"manifest.json"} was changed or cut off'
     for name,f in m['files'].items():
         try: size = (self.path/name).stat().st_size
         except FileNotFoundError: return f'{self.path/name} is missing'
         if size != f['bytes']: return f'{self.path/name} is {size} bytes long, not {f["bytes"]}'
+
+# %% ../../nbs/train/04_store.ipynb #384116dd
+def _lost(self):
+    "Are there files that only a folder with a manifest can have?"
+    first = ('resume.0.safetensors', 'bank.0.safetensors')
+    names = [f.name for f in self.path.iterdir()] if self.path.is_dir() else []
+    return any(_ours.fullmatch(n) and n not in first and not n.startswith('.tmp-') for n in names)
 
 def _manifest(self):
     "What was last committed, or None where nothing was."
@@ -81,75 +99,116 @@ def _manifest(self):
         m = self._json('manifest.json')
         while wrong := _wrong(self, m):
             m, last = self._json('manifest.json'), m
-            if m == last: raise StoreError(f'{wrong}. {_mend}')    # else a writer has just committed: look again
+            if m == last: raise _damaged(wrong)     # else a writer has just committed: look again
     except FileNotFoundError:
-        if (self.path/'history.parquet').exists(): raise StoreError(f'{self.path/"manifest.json"} is missing. {_mend}') from None
-        return None
+        if not _lost(self): return None
+        if (self.path/'manifest.json').exists(): return _manifest(self)    # just written
+        raise _damaged(f'{self.path/"manifest.json"} is missing') from None
     return m
 
-# %% ../../nbs/train/04_store.ipynb #8e9e8d6c
+# %% ../../nbs/train/04_store.ipynb #44532bed
 def _read(self, name):
-    "A file of the last commit, checked."
-    data = (self.path/name).read_bytes()
-    if _sha(data) != self.manifest()['files'][name]['sha256']: raise StoreError(f'{self.path/name} was changed after it was written. {_mend}')
-    return data
+    "A file of the last commit, checked; `FileNotFoundError` if that commit does not list it."
+    while True:
+        f = (self.manifest() or dict(files={}))['files'].get(name)
+        if not f: raise FileNotFoundError(f'{self.path} holds no {name}')
+        try: data = (self.path/name).read_bytes()
+        except FileNotFoundError: continue              # a writer has just committed: look again
+        if _sha(data) == f['sha256']: return data
+        if f == (self.manifest() or dict(files={}))['files'].get(name):
+            raise _damaged(f'{self.path/name} was changed after it was written')
 
-RunFolder.manifest, RunFolder.read = _manifest, _read
+def _finished(self)->bool:
+    "Is the run complete? Then it never changes again."
+    m = self.manifest() if self._config.exists() else None
+    return bool(m and m['finished'])
 
-# %% ../../nbs/train/04_store.ipynb #fe3034a4
+RunFolder.manifest, RunFolder.read, RunFolder.finished = _manifest, _read, _finished
+
+# %% ../../nbs/train/04_store.ipynb #7db3e9c9
+def _sweep(self, keep):
+    "Remove files of ours that do not count."
+    for f in self.path.iterdir():
+        if _ours.fullmatch(f.name) and f.name not in keep: f.unlink(missing_ok=True)
+
+# %% ../../nbs/train/04_store.ipynb #626657e9
 def _commit(self,
     files:dict, # name -> bytes of each new file
     drop:tuple=(), # names of files that no longer count
     **facts, # What else the manifest says
 ):
     "Add files to the run and make them count, all at once."
-    old = self.manifest() or dict(files={})
-    for name,data in files.items(): write_atomic(self.path/name, data)
+    old = (self.manifest() or dict(files={}))['files']
     new = {name: dict(bytes=len(data), sha256=_sha(data)) for name,data in files.items()}
-    m = dict(format=1, files={k: v for k,v in old['files'].items() if k not in drop} | new) | facts
-    write_atomic(self.path/'manifest.json', _dump(m | dict(sha256=_sha(_dump(m)))))
-    for f in self.path.iterdir():
-        if _ours.fullmatch(f.name) and f.name not in m['files']: f.unlink()
+    m = dict(format=1, files={k: v for k,v in old.items() if k not in drop} | new) | facts
+    _sweep(self, old)                                   # leftovers may be what fills the disk
+    try:
+        for name,data in files.items():
+            if old.get(name) != new[name]: write_atomic(self.path/name, data)
+        write_atomic(self.path/'manifest.json', _dump(m | dict(sha256=_sha(_dump(m)))))
+    except OSError as e:
+        raise StoreError(f'{self.path} cannot be written ({e.strerror}); what was committed before '
+                         'is safe: once there is room, fit goes on from there') from e
+    _sweep(self, m['files'])
 
 RunFolder.commit = _commit
 
-# %% ../../nbs/train/04_store.ipynb #491f2fbb
+# %% ../../nbs/train/04_store.ipynb #9a25dc55
+def _size(f):
+    try: return f.stat().st_size if f.is_file() else 0
+    except FileNotFoundError: return 0                  # a writer has just removed it
+
+# %% ../../nbs/train/04_store.ipynb #5dc4be3a
 class Store:
     "Run folders below one path, each named by its experiment's `id`."
     def __init__(self,
         path=None, # Default: `GROK_NB_STORE`, or `~/.grok_nb`
-    ): self.path = Path(path or os.environ.get('GROK_NB_STORE') or Path.home()/'.grok_nb').expanduser().absolute()
+    ):
+        path = path or os.environ.get('GROK_NB_STORE') or Path.home()/'.grok_nb'
+        self.path = Path(path).expanduser().absolute()
 
     def __repr__(self): return f'Store({str(self.path)!r}): {len(self.folders())} runs'
 
     def folders(self)->list:
         "The folders of all runs, in order of their ids."
-        return [RunFolder(p) for p in sorted(self.path.glob('*')) if re.fullmatch('[0-9a-f]{16}', p.name) and (p/'config.json').exists()]
+        return [RunFolder(p) for p in sorted(self.path.glob('*'))
+                if re.fullmatch('[0-9a-f]{16}', p.name) and os.path.exists(p/'config.json')]
 
     def bytes(self)->int:
         "Size of all files."
-        return sum(f.stat().st_size for f in self.path.rglob('*') if f.is_file())
+        return sum(map(_size, self.path.rglob('*')))
 
-    def folder(self, exp:Experiment)->RunFolder:
+    def folder(self,
+        exp:Experiment, # Whose folder
+    )->RunFolder:
         "The folder of one experiment, which need not exist."
         return RunFolder(self.path/exp.id)
 
-# %% ../../nbs/train/04_store.ipynb #877b7ded
+# %% ../../nbs/train/04_store.ipynb #8a2d5733
+_writable = 'the store must be a folder you may write to: set GROK_NB_STORE or pass store='
+
+def _begin(f, exp):
+    "Write the config of a new folder; refuse one with foreign files."
+    if f._config.exists(): return                        # another process was first
+    names = sorted(o.name for o in f.path.iterdir())
+    odd = [n for n in names if n != '.lock' and not n.startswith('.tmp-')]
+    if odd: raise _damaged(f'{f.path} has no config.json but holds {odd[0]}, {_foreign}')
+    write_atomic(f._config, _dump(to_dict(exp)))
+    _sync_folder(f.path.parent)
+
+# %% ../../nbs/train/04_store.ipynb #c438ca49
 def _create(self, exp:Experiment):
     "The folder of an experiment, made if it is new; refuses one with foreign files."
     f = self.folder(exp)
     try:
         f.path.mkdir(parents=True, exist_ok=True)
         if not os.access(f.path, os.W_OK): raise PermissionError(13, 'Permission denied')
+        if not f._config.exists():
+            with f.lock(): _begin(f, exp)
     except OSError as e:
-        raise StoreError(f'store={str(self.path)!r} cannot be written ({e.strerror}); '
-                         'the store must be a folder you may write to: set GROK_NB_STORE or pass store=') from None
-    with f.lock():
-        if (f.path/'config.json').exists(): f.experiment()
-        else:
-            foreign = [o.name for o in f.path.iterdir() if o.name != '.lock' and not o.name.startswith('.tmp-')]
-            if foreign: raise StoreError(f'{f.path} has no config.json but holds {foreign[0]}, so it is not a run of this store. {_mend}')
-            write_atomic(f.path/'config.json', _dump(to_dict(exp)))
+        what = f'store={str(self.path)!r} cannot be written ({e.strerror})'
+        raise StoreError(f'{what}; {_writable}') from None
+    f.experiment()
     return f
 
 Store.create = _create

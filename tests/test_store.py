@@ -1,0 +1,213 @@
+"What a store must bear: a full disk, a reader beside a writer, a second process, a lost manifest, odd folders."
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from contextlib import contextmanager
+
+import grok_nb.train.fit as engine
+import pytest
+from conftest import children
+from grok_nb.all import MSE, SGD, Store, StoreError, fit, open_run, runs
+from grok_nb.tasks.config import to_dict
+
+pytestmark = pytest.mark.skipif(os.name == 'nt', reason='needs SIGINT and umask')
+times = ('.lock', 'manifest.json')
+
+
+def stopped(exp, store, monkeypatch, after=50):
+    "A run that was left at some step."
+    steps, real = iter(range(10**6)), engine.take_step
+    def fails(*a):
+        if next(steps) == after: raise MemoryError
+        real(*a)
+    with monkeypatch.context() as m:
+        m.setattr(engine, 'take_step', fails)
+        with pytest.raises(MemoryError): fit(exp, store, device='cpu', snapshot=0)
+
+
+@pytest.mark.parametrize('nth', range(1, 40, 3))
+def test_a_disk_that_fills_up_costs_nothing(small, tmp_path, picture, monkeypatch, nth):
+    "The nth write fails; mended, the run ends as if nothing had happened."
+    reference = fit(small, tmp_path/'reference', device='cpu')
+    count, real = iter(range(1, 10**6)), os.fsync
+    def full(fd):
+        if next(count) == nth: raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(fd)
+    monkeypatch.setattr(os, 'fsync', full)
+    with pytest.raises(StoreError, match='No space left'): fit(small, tmp_path/'run', device='cpu', snapshot=0)
+    assert not list((tmp_path/'run').rglob('.tmp-*'))
+    monkeypatch.setattr(os, 'fsync', real)
+    run = fit(small, tmp_path/'run', device='cpu')
+    assert run.finished and picture(run.path, times) == picture(reference.path, times)
+
+
+def test_a_lost_manifest_does_not_start_the_run_again(small, tmp_path, picture, monkeypatch):
+    stopped(small, tmp_path, monkeypatch)
+    (tmp_path/small.id/'manifest.json').unlink()
+    before = picture(tmp_path, ('.lock',))
+    with pytest.raises(StoreError, match='manifest.json is missing'): fit(small, tmp_path, device='cpu')
+    assert picture(tmp_path, ('.lock',)) == before
+
+
+@pytest.mark.parametrize('snapshot', [1e12, float('inf')])
+def test_a_run_without_snapshots_killed_in_its_last_commit_starts_again(small, tmp_path, picture, monkeypatch, snapshot):
+    reference = fit(small, tmp_path/'reference', device='cpu')
+    import grok_nb.train.store as store
+    real = store.write_atomic
+    def killed(path, data):
+        if path.name == 'manifest.json' and (path.parent/'history.parquet').exists(): raise KeyboardInterrupt
+        real(path, data)
+    with monkeypatch.context() as m:
+        m.setattr(store, 'write_atomic', killed)
+        with pytest.raises(KeyboardInterrupt): fit(small, tmp_path/'run', device='cpu', snapshot=snapshot)
+    run = fit(small, tmp_path/'run', device='cpu', snapshot=snapshot)
+    assert run.finished and picture(run.path, times) == picture(reference.path, times)
+
+
+def _follow(exp, store, gate, out):
+    "Open and read the run over and over until it is finished."
+    seen = []
+    gate.set()
+    try:
+        while True:
+            try: run = open_run(exp, store)
+            except StoreError as e:
+                if 'no run' in str(e) or 'no measurements yet' in str(e): continue
+                raise
+            seen.append(int(run.history.step.max()))
+            runs(store), Store(store).bytes()
+            if run.finished: return out.put(seen)
+    except BaseException as e: out.put(repr(e))
+
+
+def test_reading_while_another_process_writes(small, tmp_path):
+    gate, out = children.Event(), children.Queue()
+    reader = children.Process(target=_follow, args=(small, tmp_path, gate, out))
+    reader.start()
+    gate.wait()
+    fit(small, tmp_path, device='cpu', snapshot=0)
+    seen = out.get(timeout=60)
+    reader.join()
+    assert isinstance(seen, list) and seen == sorted(seen) and seen[-1] == small.steps, seen
+
+
+def test_a_run_that_was_opened_early_reads_what_there_is_now(small, tmp_path, monkeypatch):
+    stopped(small, tmp_path, monkeypatch)
+    early = open_run(small, tmp_path)
+    assert early.step == 50
+    done = fit(small, tmp_path, device='cpu')
+    assert early.history.equals(done.history) and early.finished
+
+
+def test_a_second_process_says_that_it_waits(small, tmp_path):
+    code = ('import json, sys; from grok_nb.all import *; from grok_nb.tasks.config import from_dict; '
+            'run = fit(from_dict(json.loads(sys.argv[1])), sys.argv[2], device="cpu"); print(run.cached)')
+    folder = Store(tmp_path).create(small)
+    with folder.lock():
+        p = subprocess.Popen([sys.executable, '-c', code, json.dumps(to_dict(small)), str(tmp_path)],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        give_up = threading.Timer(60, p.kill)
+        give_up.start()
+        said = p.stderr.readline()
+    out, _ = p.communicate()
+    give_up.cancel()
+    assert 'another process is training this experiment' in said and out.strip() == 'False' and not p.returncode
+
+
+def test_a_stop_between_two_questions_is_not_lost(small, tmp_path, monkeypatch):
+    "A Ctrl-C may come at any instant; whenever fit returns, what was done is committed."
+    taken, real = [], engine.take_step
+    monkeypatch.setattr(engine, 'take_step', lambda *a: (real(*a), taken.append(1)))
+    for late in range(7, 11):
+        class Stop:
+            asked = 0
+            def is_set(self):
+                self.asked += 1
+                return self.asked > late
+        @contextmanager
+        def fake(): yield Stop()
+        monkeypatch.setattr(engine, '_interruptible', fake)
+        taken.clear()
+        run = fit(small, tmp_path/str(late), device='cpu')
+        assert run.step == len(taken) > 0 and not run.finished
+
+
+def test_fit_in_another_thread_leaves_ctrl_c_alone(small, tmp_path):
+    before, got = signal.getsignal(signal.SIGINT), []
+    t = threading.Thread(target=lambda: got.append(fit(small, tmp_path, device='cpu', progress=False)))
+    t.start()
+    while t.is_alive():
+        assert signal.getsignal(signal.SIGINT) is before
+        time.sleep(.01)
+    assert got[0].finished
+
+
+def test_a_diverging_run_ends_and_is_found_again(small, tmp_path, picture, monkeypatch):
+    wild = small.but(optim=SGD(lr=1e6), loss=MSE())
+    run = fit(wild, tmp_path/'a', device='cpu')
+    assert run.finished and run.history.loss.isna().any() and run.timeline().generalised.isna().all()
+    stopped(wild, tmp_path/'b', monkeypatch)
+    again = fit(wild, tmp_path/'b', device='cpu')
+    assert picture(again.path, times) == picture(run.path, times)
+
+
+def test_one_bad_folder_does_not_hide_the_others(small, tmp_path):
+    fit(small, tmp_path, device='cpu')
+    odd = {'config': small.but(steps=100), 'manifest': small.but(steps=110), 'class': small.but(steps=115)}
+    for exp in odd.values(): fit(exp, tmp_path, device='cpu')
+    (tmp_path/odd['config'].id/'config.json').write_bytes(b'\xff')
+    (tmp_path/odd['manifest'].id/'manifest.json').write_text('[]')
+    text = tmp_path/odd['class'].id/'config.json'
+    text.write_text(text.read_text().replace('"AdamW"', '"elsewhere:Mine"'))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter('always')
+        assert runs(tmp_path).id.tolist() == [small.id]
+    assert len(said) == 3 and all(any(e.id in str(w.message) for w in said) for e in odd.values())
+
+
+def test_listing_on_the_command_line_survives_a_bad_folder(small, tmp_path):
+    fit(small, tmp_path, device='cpu')
+    bad = fit(small.but(steps=100), tmp_path, device='cpu').path
+    (bad/'manifest.json').write_text('{')
+    done = subprocess.run([sys.executable, '-c', 'from grok_nb.lab.cli import main; main()', 'list', '--store', str(tmp_path)],
+                          capture_output=True, text=True)
+    assert done.returncode == 0 and small.id in done.stdout and bad.name not in done.stdout
+    assert done.stderr.startswith('grok-nb: ') and bad.name in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_a_store_can_be_shared(small, tmp_path):
+    old = os.umask(0o002)
+    try: run = fit(small, tmp_path/'s', device='cpu', snapshot=0)
+    finally: os.umask(old)
+    modes = {f.name: f.stat().st_mode & 0o777 for f in run.path.iterdir() if f.name != '.lock'}
+    assert set(modes.values()) == {0o664}, modes
+
+
+@pytest.mark.parametrize('out', ['file', 'file/below'])
+def test_a_bad_folder_for_the_report_is_told_before_training(tmp_path, capsys, out):
+    from grok_nb.lab.cli import main
+    (tmp_path/'file').write_text('')
+    with pytest.raises(SystemExit) as e:
+        main(['run', 'modular-addition', '--store', str(tmp_path/'s'), '--out', str(tmp_path/out)])
+    said = capsys.readouterr().err
+    assert e.value.code == 2 and '--out must be a folder you may write to' in said and len(said.splitlines()) == 1
+    assert not list((tmp_path/'s').rglob('manifest.json'))
+
+
+def test_a_finished_run_can_be_read_where_nothing_may_be_written(small, tmp_path):
+    run = fit(small, tmp_path, device='cpu')
+    run.path.chmod(0o555)
+    tmp_path.chmod(0o555)
+    try:
+        if os.access(tmp_path, os.W_OK): pytest.skip('this user may write everywhere')
+        assert fit(small, tmp_path, device='cpu').cached
+        with pytest.raises(StoreError, match='a folder you may write to'): fit(small.but(steps=10, keep=0), tmp_path, device='cpu')
+    finally:
+        tmp_path.chmod(0o755)
+        run.path.chmod(0o755)
