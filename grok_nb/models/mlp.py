@@ -15,14 +15,14 @@ from ..tasks.config import config, one_of, real, whole
 # %% ../../nbs/models/02_mlp.ipynb #89cebb8f
 activations = dict(relu=F.relu, square=torch.square, gelu=F.gelu, identity=lambda z: z)
 
-# %% ../../nbs/models/02_mlp.ipynb #add6087c
+# %% ../../nbs/models/02_mlp.ipynb #ebfce011
 def uniform(
     g:torch.Generator, # Where the numbers come from
     *shape:int, # Shape of the tensor
     fan_in:int, # Number of inputs that feed one unit
 )->torch.Tensor:
     "PyTorch's default for a linear layer: uniform on ±1/sqrt(fan_in)."
-    # single precision whatever the default of the session: a seed must name one network
+    # single precision whatever torch's default is: a seed must name one network
     return (2*torch.rand(shape, generator=g, dtype=torch.float32) - 1)/fan_in**.5
 
 # %% ../../nbs/models/02_mlp.ipynb #9bed89d0
