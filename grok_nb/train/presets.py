@@ -13,7 +13,7 @@ from ..tasks.modular import ModularArithmetic
 from .experiment import Experiment
 from .optim import AdamW
 
-# %% ../../nbs/train/07_presets.ipynb #d92088e5
+# %% ../../nbs/train/07_presets.ipynb #61b0546a
 @dataclass(frozen=True)
 class Preset:
     "A named experiment."
@@ -31,12 +31,12 @@ presets = {
         'a long, clear delay: memorised by step 50, generalised after step 1000',
         '25 s', _addition),
     'modular-addition-strong-decay': Preset(
-        'the same with more weight decay: the delay shrinks to 450 steps', '13 s', _quick),
+        'the same with more weight decay: the delay shrinks to 450 steps', '15 s', _quick),
     'modular-addition-relu': Preset(
-        'the same with ReLU, wider and with half of the table', '50 s', _relu),
+        'the same with ReLU, wider and with half of the table', '35 s', _relu),
     'modular-multiplication': Preset(
-        'multiplication is addition of logarithms, and groks like it', '13 s', _quick.but(op='*')),
-    'modular-division': Preset('division by everything but zero', '13 s', _quick.but(op='/')),
+        'multiplication is addition of logarithms, and groks like it', '15 s', _quick.but(op='*')),
+    'modular-division': Preset('division by everything but zero', '15 s', _quick.but(op='/')),
 }
 
 # %% ../../nbs/train/07_presets.ipynb #92c4d478
