@@ -48,7 +48,7 @@ not_a_count = not_a_number | st.floats()
 bad = {
     'task.op': text.filter(lambda s: not set(s) <= set('ab+-*/()0123456789')) | st.integers() | st.none(),
     'task.p': not_a_count | st.integers(max_value=1) | st.integers(min_value=4097),
-    'task.train_frac': not_a_number | st.floats(max_value=0) | st.floats(min_value=1),
+    'task.train_frac': not_a_number | st.floats(max_value=0) | st.floats(min_value=1, exclude_min=True),
     'model.width': not_a_count | st.integers(max_value=0),
     'model.depth': not_a_count | st.integers(max_value=0),
     'model.act': text.filter(lambda s: s not in ('relu', 'square', 'gelu', 'identity')) | st.integers(),

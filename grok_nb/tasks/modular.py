@@ -70,21 +70,21 @@ def is_prime(
     "Is `n` a prime number?"
     return n > 1 and all(n % k for k in range(2, int(n**.5) + 1))
 
-# %% ../../nbs/tasks/10_modular.ipynb #1f2d8d43
+# %% ../../nbs/tasks/10_modular.ipynb #e09f221c
 @config
 class ModularArithmetic(Task):
     "Learn `a op b mod p` from a share of all pairs."
     show = ('op', 'p', 'train_frac')
     op:str = ruled(_says, _canonical, '+') # '+', '-', '*', '/' or a polynomial
     p:int = whole(59, low=2, high=4096) # The modulus; prime for division
-    train_frac:float = real(.4, low=0, high=1, open='low high') # Share of pairs to train on
+    train_frac:float = real(.4, low=0, high=1, open='low') # Share of pairs to train on
 
     def check(self):
         if self.op == '/' and not is_prime(self.p):
             refuse('ModularArithmetic', 'p', self.p, "a prime number when op='/'")
         n = self.p*(self.p - (self.op == '/'))
-        if not 0 < round(n*self.train_frac) < n:
-            allowed = f'such that both parts of {n} examples have at least one'
+        if int(n*self.train_frac + 1e-9) < 1:
+            allowed = f'such that at least one of {n} examples is trained on'
             refuse('ModularArithmetic', 'train_frac', self.train_frac, allowed)
 
     vocab = property(lambda self: self.p)
