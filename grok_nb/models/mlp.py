@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['activations', 'uniform', 'MLP']
 
-# %% ../../nbs/models/04_mlp.ipynb #bfd56e8e
+# %% ../../nbs/models/04_mlp.ipynb #e7136398
 import torch
 import torch.nn.functional as F
-from .bank import Model
+from .bank import Model, note
 from .tables import look_up
 from ..tasks.config import config, one_of, real, whole
 
@@ -30,7 +30,7 @@ def _affine(h, W, b=None):
     "h W + b for each replica."
     return torch.bmm(h, W) if b is None else torch.baddbmm(b[:, None], h, W)
 
-# %% ../../nbs/models/04_mlp.ipynb #a00c8a53
+# %% ../../nbs/models/04_mlp.ipynb #dff706dd
 @config
 class MLP(Model):
     "A fully connected network on tokens."
@@ -55,7 +55,7 @@ class MLP(Model):
         h, act = look_up(self.tables(params), x), activations[self.act]
         if 'b0' in params: h = h + params['b0'][:, None]
         for i in range(1, self.depth + 1):
-            h = _affine(act(h), params[f'W{i}'], params.get(f'b{i}'))
+            h = _affine(note(f'hidden{i - 1}', act(note(f'pre{i - 1}', h))), params[f'W{i}'], params.get(f'b{i}'))
         return h
 
 # %% ../../nbs/models/04_mlp.ipynb #e9817914

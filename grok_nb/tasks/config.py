@@ -112,18 +112,21 @@ def ruled(
     "A field with a rule of its own: `to` returns the canonical value or raises `ValueError`."
     return _field(Rule(allowed, to), default)
 
-# %% ../../nbs/tasks/00_config.ipynb #93b4553e
+# %% ../../nbs/tasks/00_config.ipynb #4fcbef4f
 def part(
     kind:type, # The base class, e.g. `Task`
     default=_none, # Leave out for a field that must be given
+    none:bool=False, # Is `None` allowed too?
 ):
     "A field that holds another config of the given kind."
     def to(v):
         if not isinstance(v, kind): raise ValueError
         return v
     # a function: the kinds are listed when the error is made, as most are defined after this field
-    def says(): return f'a config of kind {kind.__name__}: ' + ', '.join(_kinds(kind))
-    return _field(Rule(says, to), default)
+    def says():
+        or_none = ', or None' if none else ''
+        return f'a config of kind {kind.__name__}: ' + ', '.join(_kinds(kind)) + or_none
+    return _field(Rule(says, _or_none(to, none)), default)
 
 def parts(
     kind:type, # The base class, e.g. `Probe`
@@ -237,7 +240,7 @@ def _signed(cls):
 
 def _sha(text): return hashlib.sha256(text.encode()).hexdigest()
 
-# %% ../../nbs/tasks/00_config.ipynb #768e805d
+# %% ../../nbs/tasks/00_config.ipynb #dcd5e43d
 def from_dict(
     d:dict, # What `to_dict` gave, or a hand-written one with some fields left out
     kind:type=Config, # The kind of config that is expected
@@ -257,7 +260,8 @@ def from_dict(
 def _revive(v):
     "Configs out of dictionaries that name their type, alone or in a list; all else as it is."
     if isinstance(v, dict) and 'type' in v: return from_dict(v)
-    return tuple(map(_revive, v)) if isinstance(v, list) else v
+    some = isinstance(v, list) and any(isinstance(o, dict) for o in v)
+    return tuple(map(_revive, v)) if some else v
 
 def _class(name, kind):
     "The class of that name, which must be of a kind and have the methods it had."

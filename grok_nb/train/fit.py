@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['load_data', 'measure', 'State', 'begin', 'pack', 'unpack', 'take_step', 'batches', 'interactive', 'fit']
 
-# %% ../../nbs/train/09_fit.ipynb #75533eec
+# %% ../../nbs/train/09_fit.ipynb #4d5c4628
 import datetime, io, platform, signal, sys, threading, time
 from contextlib import contextmanager
 from functools import lru_cache
@@ -17,67 +17,79 @@ import grok_nb
 from ..models.bank import Bank, make_bank
 from ..tasks.config import refuse
 from ..tasks.seeds import generator
+from ..tasks.task import as_dtype, stream
 from .device import pick_device, threads, threads_for
-from .experiment import Experiment, batch_rows, eval_steps, keep_steps
+from .experiment import Experiment, batch_rows, eval_steps, event, happens, keep_steps
 from .losses import accuracy
-from .run import Run, splits, tidy
+from .probes import Look, answers
+from .run import Run, by_step, splits, tidy
 from .store import Store
 
-# %% ../../nbs/train/09_fit.ipynb #2093240e
+# %% ../../nbs/train/09_fit.ipynb #e43e36af
 def load_data(
     exp:Experiment, # Whose data
     device='cpu', # Where it shall live
 )->dict: # split -> (inputs, targets)
     "The train and test examples of all replicas."
-    seeds = exp.data_seeds
+    seeds, dtype = exp.data_seeds, getattr(torch, exp.dtype)
+    def ready(t): return as_dtype(t, dtype).to(device)
     if len(set(seeds)) == 1:
-        return {s: tuple(t.to(device) for t in exp.task.data(s, seeds[0])) for s in splits}
+        return {s: tuple(ready(t) for t in exp.task.data(s, seeds[0])) for s in splits}
     each = {s: [exp.task.data(s, d) for d in seeds] for s in splits}
-    return {s: tuple(torch.stack(t).to(device) for t in zip(*each[s])) for s in splits}
+    return {s: tuple(ready(torch.stack(t)) for t in zip(*each[s])) for s in splits}
 
-# %% ../../nbs/train/09_fit.ipynb #0c405859
+# %% ../../nbs/train/09_fit.ipynb #61d8439c
 @torch.no_grad()
 def measure(
+    exp:Experiment, # Its loss is reported, and its task says what counts as right
     bank:Bank, # The networks
-    loss, # The loss to report
     data:dict, # split -> (inputs, targets)
     rows:int=None, # Examples to hold at once; None chooses by the number of replicas
 )->tuple: # loss and accuracy, each `(2, R)`
     "Loss and accuracy of every replica on the train and on the test set."
     rows, out = rows or max(1, 2**17//len(bank)), []
     for x,y in data.values():
-        n, total = y.shape[-1], 0
-        for i in range(0, n, rows):
-            f, part = bank(x[..., i:i + rows, :]), y[..., i:i + rows]
-            both = torch.stack([loss(f, part), accuracy(f, part).to(f.dtype)])
-            total = total + both*(part.shape[-1]/n)
-        out.append(total)
-    return torch.stack(out, 1).unbind(0)
+        pieces = list(zip(x.split(rows, dim=-2), y.split(rows, dim=-1)))
+        sizes = [p.shape[-1] for _,p in pieces]
+        each = [_judge(exp, bank(a), b) for a,b in pieces if b.shape[-1]]
+        if not each: out.append([torch.full((len(bank),), torch.nan, device=y.device)]*2)
+        else:
+            loss, acc = (torch.stack(v) for v in zip(*each))
+            share = torch.tensor(sizes, dtype=acc.dtype, device=acc.device)/sum(sizes)
+            out.append([exp.loss.combine(loss, sizes), (acc*share[:, None]).sum(0)])
+    return tuple(torch.stack(v) for v in zip(*out))
 
-# %% ../../nbs/train/09_fit.ipynb #daad9371
+def _judge(exp, f, y): return exp.loss(f, y), accuracy(f, y, exp.task.target, exp.task.ties)
+
+# %% ../../nbs/train/09_fit.ipynb #93c4da25
 class State:
     "A run in progress."
     def __init__(self, step, bank, opt, history):
         self.step, self.bank, self.opt, self.history = step, bank, opt, history
-        for p in bank.params.values(): p.requires_grad_()
+        self.params = bank.trained
+        for p in self.params.values(): p.requires_grad_()
 
 def begin(
     exp:Experiment, # What is to be trained
     device='cpu', # Where
 )->State:
     "The state before the first step."
-    bank = make_bank(exp.model, exp.task, exp.init_seeds, getattr(torch, exp.dtype), device)
-    return State(0, bank, exp.optim.init(bank.params), [])
+    bank = _fresh(exp, device)
+    return State(0, bank, exp.optim.init(bank.trained), [])
 
-# %% ../../nbs/train/09_fit.ipynb #e62f41ab
+def _fresh(exp, device):
+    return make_bank(exp.model, exp.task, exp.init_seeds, getattr(torch, exp.dtype), device)
+
+# %% ../../nbs/train/09_fit.ipynb #e281ff37
 def _for_file(tensors): return {k: v.detach().cpu().contiguous() for k,v in tensors.items()}
 
 def pack(
     s:State, # With at least one measurement
 )->dict: # name -> tensor
     "The state as tensors by name, for a file."
-    step, loss, acc = zip(*s.history)
+    step, loss, acc, probed = zip(*s.history)
     history = dict(step=torch.tensor(step), loss=torch.stack(loss), accuracy=torch.stack(acc))
+    history |= {f'probe.{k}': torch.stack([p[k] for p in probed]) for k in probed[0]}
     parts = dict(param=s.bank.params, opt=s.opt, history=history)
     flat = {f'{part}.{k}': v for part,tensors in parts.items() for k,v in tensors.items()}
     return _for_file(flat | {'step': torch.tensor(s.step)})
@@ -89,26 +101,28 @@ def unpack(
 )->State:
     "The state that `pack` put away."
     def part(pre): return {k[len(pre):]: v.to(device) for k,v in t.items() if k.startswith(pre)}
-    h = part('history.')
-    history = list(zip(h['step'].tolist(), h['loss'], h['accuracy']))
-    return State(t['step'].item(), Bank(exp.model, part('param.')), part('opt.'), history)
+    h, p = part('history.'), part('history.probe.')
+    probed = [{k: v[i] for k,v in p.items()} for i in range(len(h['step']))]
+    history = list(zip(h['step'].tolist(), h['loss'], h['accuracy'], probed))
+    params = dict(sorted(part('param.').items()))             # a file has no order
+    return State(t['step'].item(), Bank(exp.model, params), part('opt.'), history)
 
-# %% ../../nbs/train/09_fit.ipynb #db608c2a
+# %% ../../nbs/train/09_fit.ipynb #c90a2ca9
 def take_step(
     exp:Experiment, # What is trained
     s:State, # Where it stands; changed in place
-    x:torch.Tensor, # inputs `(n, length)` or `(R, n, length)`
+    x:torch.Tensor, # inputs `(n, ...)` or `(R, n, ...)`
     y:torch.Tensor, # targets `(n,)` or `(R, n)`
 ):
     "One step of the optimiser on all replicas."
-    params = s.bank.params
-    total = exp.loss(s.bank(x), y).sum()
-    grads = torch.autograd.grad(total, list(params.values()), allow_unused=True,
+    loss = exp.loss(s.bank(x), exp.optim.labels(y, s.step, exp.init_seeds))
+    total = sum((p(exp.model, s.params).sum() for p in exp.penalty), loss.sum())
+    grads = torch.autograd.grad(total, list(s.params.values()), allow_unused=True,
                                 materialize_grads=True)
     s.step += 1
-    exp.optim.update(params, dict(zip(params, grads)), s.opt, s.step)
+    exp.optim.update(s.params, dict(zip(s.params, grads)), s.opt, s.step, loss.detach())
 
-# %% ../../nbs/train/09_fit.ipynb #b680dced
+# %% ../../nbs/train/09_fit.ipynb #abeb35b0
 def batches(
     exp:Experiment, # What is trained
     x:torch.Tensor, # all inputs
@@ -116,6 +130,8 @@ def batches(
 ):
     "A function from the number of a step to the examples it sees."
     if exp.batch is None: return lambda t: (x, y)
+    if exp.task.online:
+        return stream(exp.task, exp.data_seeds, exp.batch, y.device, getattr(torch, exp.dtype))
     n, own = y.shape[-1], y.dim() > 1
     if exp.batch > n: refuse('Experiment', 'batch', exp.batch, f'at most the {n} training examples')
     @lru_cache(2)
@@ -166,31 +182,57 @@ def _environment(device):
                 python=platform.python_version(), platform=platform.platform(),
                 device=str(device), threads=torch.get_num_threads())
 
-# %% ../../nbs/train/09_fit.ipynb #643a8cfe
+# %% ../../nbs/train/09_fit.ipynb #30a23638
+def _parquet(frame):
+    buf = io.BytesIO()
+    frame.to_parquet(buf, index=False)
+    return buf.getvalue()
+
+def _results(exp, t):
+    "The files of a finished run."
+    h = {k[8:]: v for k,v in t.items() if k.startswith('history.')}
+    files = {'history.parquet': _parquet(tidy(h['step'], loss=h['loss'], accuracy=h['accuracy']))}
+    probed = {k[6:]: v for k,v in h.items() if k.startswith('probe.')}
+    return files | ({'probes.parquet': _parquet(by_step(h['step'], probed))} if probed else {})
+
 def _commit(folder, exp, s, kept, facts):
     "Put the run away: as finished if it is, otherwise so that it can go on."
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
     t, done = pack(s), s.step == exp.steps
-    if done:
-        buf = io.BytesIO()
-        frame = tidy(t['history.step'], loss=t['history.loss'], accuracy=t['history.accuracy'])
-        frame.to_parquet(buf, index=False)
-        files = {'history.parquet': buf.getvalue()}
-    else: files = {f'resume.{s.step}.safetensors': save(t)}
+    files = _results(exp, t) if done else {f'resume.{s.step}.safetensors': save(t)}
     listed = (folder.manifest() or dict(files={}))['files']
     old = tuple(n for n in listed if n.startswith('resume.') and n not in files)
     folder.commit(kept | files, drop=old, step=s.step, finished=done, written=now, **facts)
     kept.clear()
 
-# %% ../../nbs/train/09_fit.ipynb #451a5066
-def _look(exp, s, data, bar):
-    "Measure, and tell the progress bar."
-    loss, acc = measure(s.bank, exp.loss, data)
-    s.history.append((s.step, loss, acc))
-    if bar.disable: return
-    medians = acc.median(1).values.tolist()
-    bar.set_postfix_str('train {:.0%}, test {:.0%}'.format(*medians), refresh=False)
+# %% ../../nbs/train/09_fit.ipynb #17e1c8b7
+def _met(exp, entry):
+    "condition -> which replicas meet it at a measurement."
+    found = dict(loss=entry[1], accuracy=entry[2])
+    def values(c): return found[event(c)[1]][splits.index(event(c)[0])]
+    return {c: happens(c, values(c)) for c in exp.keep_at}
 
+@torch.no_grad()
+def _look(exp, s, data, start, bar, seen):
+    "Take a measurement; True if it shows something to keep."
+    loss, acc = measure(exp, s.bank, data)
+    look = Look(s.bank, start, data, exp.task, s.step)
+    s.history.append((s.step, loss, acc, answers(exp.probes, look)))
+    if not bar.disable: bar.set_postfix_str(_brief(exp, loss, acc), refresh=False)
+    return _news(seen, _met(exp, s.history[-1]))
+
+def _brief(exp, loss, acc):
+    "Where a run stands, in a few words."
+    if exp.task.target == 'real': return 'loss: train {:.2g}, test {:.2g}'.format(*loss.median(1).values)
+    return 'train {:.0%}, test {:.0%}'.format(*acc.median(1).values)
+
+def _news(seen, met):
+    "Note what was met; True if a replica met something for the first time."
+    new = any((m & ~seen.get(c, torch.zeros_like(m))).any() for c,m in met.items())
+    for c,m in met.items(): seen[c] = m | seen.get(c, torch.zeros_like(m))
+    return bool(new)
+
+# %% ../../nbs/train/09_fit.ipynb #31636554
 def _resume(exp, folder, device):
     "The state that a folder stands at, and the seconds spent so far."
     m = folder.manifest()
@@ -202,24 +244,25 @@ def _flops(exp, s, n):
     "Operations in one step on `n` examples."
     return 6*(exp.batch or n)*sum(p.numel() for p in s.bank.params.values())
 
-# %% ../../nbs/train/09_fit.ipynb #dd91b3f1
-def _train(exp, folder, device, progress, snapshot):
+# %% ../../nbs/train/09_fit.ipynb #fb769875
+def _train(exp, folder, device, data, progress, snapshot):
     "Train an experiment from where its folder stands to the end, or to an interrupt."
     s, spent = _resume(exp, folder, device)
-    data, kept, start = load_data(exp, device), {}, time.monotonic()
+    kept, seen, start, begun = {}, {}, _fresh(exp, device), time.monotonic()
+    for entry in s.history: _news(seen, _met(exp, entry))
     looks, keeps = set(eval_steps(exp.steps, exp.every)), set(keep_steps(exp.steps, exp.keep))
     batch, n = batches(exp, *data['train']), data['train'][1].shape[-1]
-    due = start + snapshot if s.history else start        # a new run commits at once
+    due = begun + snapshot if s.history else begun        # a new run commits at once
     def facts():
-        return dict(seconds=spent + time.monotonic() - start, environment=_environment(device))
+        return dict(seconds=spent + time.monotonic() - begun, environment=_environment(device))
     bar = tqdm(total=exp.steps, initial=s.step, unit='step', leave=False,
                disable=not (progress and interactive()))
     with threads(threads_for(_flops(exp, s, n), device)), _interruptible() as stop, bar:
         while True:
             last = s.step == exp.steps or stop.is_set()   # asked once a step, or a stop may be lost
-            measured = s.history and s.history[-1][0] == s.step
-            if s.step in looks and not measured: _look(exp, s, data, bar)
-            if s.step in keeps: kept[f'bank.{s.step}.safetensors'] = save(_for_file(s.bank.params))
+            keep, measured = s.step in keeps, s.history and s.history[-1][0] == s.step
+            if s.step in looks and not measured: keep |= _look(exp, s, data, start, bar, seen)
+            if keep: kept[f'bank.{s.step}.safetensors'] = save(_for_file(s.bank.params))
             if last or time.monotonic() >= due:
                 _commit(folder, exp, s, kept, facts())
                 due = time.monotonic() + snapshot
@@ -227,7 +270,7 @@ def _train(exp, folder, device, progress, snapshot):
             take_step(exp, s, *batch(s.step))
             bar.update()
 
-# %% ../../nbs/train/09_fit.ipynb #8600b73c
+# %% ../../nbs/train/09_fit.ipynb #5f75bcdc
 def fit(
     exp:Experiment, # What to train
     store=None, # A `Store` or its path; None for the default one
@@ -244,10 +287,12 @@ def fit(
     folder = store.folder(exp)
     cached = folder.finished()
     if not cached:
+        data = load_data(exp, device)
+        batches(exp, *data['train'])                 # what cannot be trained is refused before it begins
         store.create(exp)
         with _waiting(folder.lock()):
             cached = folder.finished()               # by another process, meanwhile
-            if not cached: _train(exp, folder, device, progress, snapshot)
+            if not cached: _train(exp, folder, device, data, progress, snapshot)
     run = Run(folder)
     run.cached = cached
     return run

@@ -10,9 +10,14 @@ import torch
 import torch.nn.functional as F
 from ..tasks.config import Config, config
 
-# %% ../../nbs/train/01_losses.ipynb #c9264710
+# %% ../../nbs/train/01_losses.ipynb #c451a922
 class Loss(Config):
     "What training makes small."
+    targets = ('class',)
+    log = False
+    def combine(self, values, sizes):
+        w = torch.tensor(sizes, dtype=values.dtype, device=values.device)
+        return (values*(w/w.sum())[:, None]).sum(0)
     def __call__(self,
         outputs:torch.Tensor, # `(R, n, outputs)`
         y:torch.Tensor, # class of each example, `(n,)` or `(R, n)`
@@ -36,10 +41,12 @@ class MSE(Loss):
         target = F.one_hot(y, outputs.shape[-1]).to(outputs.dtype)
         return (outputs - target).square().mean((1, 2))
 
-# %% ../../nbs/train/01_losses.ipynb #50ae5a80
+# %% ../../nbs/train/01_losses.ipynb #d4c1d5bc
 def accuracy(
     outputs:torch.Tensor, # `(R, n, outputs)`
     y:torch.Tensor, # class of each example, `(n,)` or `(R, n)`
+    target='class',
+    ties=.5,
 )->torch.Tensor: # `(R,)`
     "Share of the examples whose largest output is the right one."
     return (outputs.argmax(-1) == y).to(torch.get_default_dtype()).mean(1)

@@ -9,7 +9,7 @@ __all__ = ['GD', 'Optimiser', 'per_replica', 'SGD', 'AdamW']
 import torch
 from ..tasks.config import Config, config, one_of, real
 
-# %% ../../nbs/train/03_optim.ipynb #3b79ad44
+# %% ../../nbs/train/03_optim.ipynb #39b7f618
 class Optimiser(Config):
     "How gradients move parameters."
     def init(self,
@@ -23,9 +23,13 @@ class Optimiser(Config):
         grads:dict, # name -> gradient
         state:dict, # as `init` made it; changed in place
         t:int, # The number of this step, from 1
+        loss=None, # The loss of each replica, `(R,)`
+        rate=1., # Factor on the learning rate
     ):
         "Take one step."
         raise NotImplementedError
+
+    def labels(self, y, t, seeds): return y
 
 # %% ../../nbs/train/03_optim.ipynb #cc86d02c
 def per_replica(
@@ -44,7 +48,7 @@ def _decay(kind, p, g, lr, wd):
     p.mul_(1 - (lr*wd if kind == 'decoupled' else wd))
     return g
 
-# %% ../../nbs/train/03_optim.ipynb #257c9468
+# %% ../../nbs/train/03_optim.ipynb #82d28e51
 @config
 class SGD(Optimiser):
     "(Stochastic) gradient descent with momentum."
@@ -58,7 +62,7 @@ class SGD(Optimiser):
         return {f'b.{k}': torch.zeros_like(p) for k,p in params.items()} if self.momentum else {}
 
     @torch.no_grad()
-    def update(self, params, grads, state, t):
+    def update(self, params, grads, state, t, loss=None, rate=1.):
         for k,p in params.items():
             lr, wd, mu = (per_replica(v, p) for v in (self.lr, self.wd, self.momentum))
             g = _decay(self.decay, p, grads[k], lr, wd) if self.wd else grads[k]
@@ -67,7 +71,7 @@ class SGD(Optimiser):
 
 GD = SGD
 
-# %% ../../nbs/train/03_optim.ipynb #ef039fef
+# %% ../../nbs/train/03_optim.ipynb #561c5202
 @config
 class AdamW(Optimiser):
     "Adam with weight decay, decoupled unless said otherwise."
@@ -83,7 +87,7 @@ class AdamW(Optimiser):
         return {f'{s}.{k}': torch.zeros_like(p) for s in 'mv' for k,p in params.items()}
 
     @torch.no_grad()
-    def update(self, params, grads, state, t):
+    def update(self, params, grads, state, t, loss=None, rate=1.):
         for k,p in params.items():
             rates = (self.lr, self.wd, self.beta1, self.beta2, self.eps)
             lr, wd, b1, b2, eps = (per_replica(v, p) for v in rates)

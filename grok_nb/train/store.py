@@ -40,8 +40,8 @@ def write_atomic(
         raise
     _sync_folder(path.parent)
 
-# %% ../../nbs/train/07_store.ipynb #575734c6
-_ours = re.compile(r'(resume|bank)\.\d+\.safetensors|history\.parquet|\.tmp-\w+')
+# %% ../../nbs/train/07_store.ipynb #7fa732b5
+_ours = re.compile(r'(resume|bank)\.\d+\.safetensors|(history|probes)\.parquet|\.tmp-\w+')
 _mend = 'It was left as it is: restore it from a copy, or move the folder away to train again.'
 _foreign = 'so it is not a run of this store'
 
