@@ -42,14 +42,15 @@ def timeline(
 
 Run.timeline = timeline
 
-# %% ../../nbs/analysis/01_curves.ipynb #a6572904
+# %% ../../nbs/analysis/01_curves.ipynb #58dda782
 def plot(
     source, # A `Run`, or a tidy history
-    metric:str='accuracy', # 'accuracy' or 'loss'
+    metric:str=None, # 'accuracy' or 'loss'; accuracy, unless the task has none
     ax=None, # Where to draw; a new figure if left out
 ):
     "Train and test curves with a band over replicas, on logarithmic steps."
     h = _frame(source)
+    if metric is None: metric = 'accuracy' if h.accuracy.notna().any() else 'loss'
     if metric not in ('accuracy', 'loss'): refuse('plot', 'metric', metric, "'accuracy' or 'loss'")
     if ax is None:
         use_style()
@@ -59,7 +60,8 @@ def plot(
     sns.lineplot(h, x='step', y=metric, hue='split', palette=colours, ax=ax,
                  estimator='median', errorbar=('pi', 100))
     ax.set(xscale='log', xlabel='training step', ylabel=metric)
-    ax.set(**(dict(ylim=(-.02, 1.03)) if metric == 'accuracy' else dict(yscale='log')))
+    if metric == 'accuracy': ax.set(ylim=(-.02, 1.03))
+    elif (h.loss.dropna() > 0).all(): ax.set(yscale='log')     # not for a loss that is a logarithm
     sns.move_legend(ax, 'best', title=None)
     return ax
 

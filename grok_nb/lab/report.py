@@ -15,10 +15,11 @@ from ..tasks.modular import ModularArithmetic
 from ..train.run import Run
 from ..train.store import write_atomic
 
-# %% ../../nbs/lab/00_report.ipynb #3afae5ae
+# %% ../../nbs/lab/00_report.ipynb #4bcd0bdc
 def _panels(run):
     "Name and step of each heatmap."
-    kept = run.checkpoints if isinstance(run.config.task, ModularArithmetic) else []
+    waves = isinstance(run.config.task, ModularArithmetic) and hasattr(run.config.model, 'tables')
+    kept = run.checkpoints if waves else []
     return dict(zip(('before', 'after'), sorted({*kept[:1], *kept[-1:]})))
 
 def figure(
@@ -36,7 +37,7 @@ def figure(
         axs[name].set_title(f'{name}: step {step}, replica {replica}')
     return fig
 
-# %% ../../nbs/lab/00_report.ipynb #e347a7ca
+# %% ../../nbs/lab/00_report.ipynb #7ca35eb6
 _css = '''body{font:16px/1.5 system-ui,sans-serif;max-width:62rem;margin:2rem auto;padding:0 1rem}
 body{color:#222;background:#fff}h1{font-size:1.6rem}h2{font-size:1.15rem;margin-top:2rem}
 img{max-width:100%}pre{background:#f5f5f5;padding:1em;overflow-x:auto}.scroll{overflow-x:auto}
@@ -55,19 +56,29 @@ def png(
 def python(
     exp, # An experiment
 )->str:
-    "A script that trains an experiment."
-    return f'from grok_nb.all import *\n\nexp = {exp!r}\nrun = fit(exp)\nrun.plot()'
+    "A script that trains an experiment; one with arrays of its own is taken from the store."
+    text = repr(exp)
+    if 'Array.seen(' in text: text = f'open_run({exp.id!r}).config'
+    return f'from grok_nb.all import *\n\nexp = {text}\nrun = fit(exp)\nrun.plot()'
 
-# %% ../../nbs/lab/00_report.ipynb #a3ca3512
+# %% ../../nbs/lab/00_report.ipynb #da7dbc8b
 def readable(
     run:Run, # What to show
 ):
-    "The timeline of a run for people: 'never' for what did not happen."
+    "The timeline of a run for people: 'never' for what did not happen; losses of a regression."
+    if _real(run):
+        last = run.history[run.history.step == run.history.step.max()]
+        return last.pivot(index='replica', columns='split', values='loss')[['train', 'test']].reset_index()
     t = run.timeline().astype(object)
     return t.where(t.notna(), 'never')
 
+def _real(run): return run.config.task.target == 'real'
+
 def _sentence(run):
     "What happened, in a sentence."
+    if _real(run):
+        train, test = readable(run)[['train', 'test']].median()
+        return f'Median loss at step {run.step}: {train:.3g} on the training set, {test:.3g} on the test set.'
     t, n = run.timeline(), len(run.config)
     done = t.generalised.notna().sum()
     state = '' if run.finished else f' (stopped at step {run.step} of {run.config.steps})'
@@ -76,8 +87,8 @@ def _sentence(run):
     return (f'{done} of {n} replicas generalised{state}: memorised at step {known:.0f}, '
             f'generalised at step {found:.0f} (medians).')
 
-# %% ../../nbs/lab/00_report.ipynb #e78c091e
-_about = ('''Top: accuracy on the training examples and on those never seen; the line is the median
+# %% ../../nbs/lab/00_report.ipynb #9f7cdc08
+_about = ('''Top: {metric} on the training examples and on those never seen; the line is the median
 over replicas, the band their range.''',
 '''Below: how each neuron's weights over the tokens are made up of waves, one row for a neuron.
 One dark cell in a row is a neuron that has become a single wave.''')
@@ -95,8 +106,8 @@ def page(
 <style>{_css}</style></head><body>
 <h1>When did it grok?</h1><p>{html.escape(_sentence(run))}</p>
 <img alt="Curves and neurons of the run; described below" src="data:image/png;base64,{src}">
-<p>{' '.join(_about[:1 + bool(_panels(run))])}</p>
-<h2>Timeline (steps to 99 % accuracy)</h2>
+<p>{' '.join(_about[:1 + bool(_panels(run))]).format(metric='loss' if _real(run) else 'accuracy')}</p>
+<h2>{'Losses at the end' if _real(run) else 'Timeline (steps to 99 % accuracy)'}</h2>
 <div class="scroll">{readable(run).to_html(index=False, border=0)}</div>
 <h2>The experiment, as Python</h2><pre>{html.escape(python(run.config))}</pre>
 <p>Run {run.config.id}, {run.seconds:.0f} s of training. {html.escape(env)}.</p></body></html>'''
