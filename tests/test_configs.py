@@ -7,6 +7,10 @@ import sys
 import pytest
 from grok_nb.all import AdamW, ConfigError, Experiment, MLP, MSE, ModularArithmetic, SGD, preset
 from grok_nb.lab.cli import main
+from grok_nb.models.embed import Fixed, Free, LowRank
+from grok_nb.models.init import He, Normal, PyTorch, Sign, Sparse, Xavier
+from grok_nb.models.mlp import activations
+from grok_nb.tasks.array import Array  # noqa: F401, what a repr may name
 from grok_nb.tasks.config import from_dict, paths, to_dict
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,8 +19,11 @@ positive = st.floats(1e-6, 10)
 rates = st.one_of(positive, st.lists(positive, min_size=3, max_size=3))
 ops = st.sampled_from(['+', '-', '*', 'a*a + a*b + b*b', '(a - 3*b)**5', 'a**2*b'])
 tasks = st.builds(ModularArithmetic, op=ops, p=st.integers(5, 40), train_frac=st.floats(.05, .95))
-models = st.builds(MLP, width=st.integers(1, 64), depth=st.integers(1, 4), act=st.sampled_from(['relu', 'square', 'gelu', 'identity']),
-                   bias=st.sampled_from(['none', 'first', 'all']), scale=rates, embed=st.none() | st.integers(1, 9), tied=st.booleans())
+embeds = st.none() | st.builds(Free, size=st.integers(1, 9), scale=rates) | st.builds(Fixed, st.sampled_from(['one-hot', 'binary', 'text']), seed=st.integers(0, 9)) | \
+    st.builds(LowRank, rank=st.just(2), size=st.integers(1, 9), A=st.none() | st.just([[1., 2.]]*5), train_A=st.booleans())
+models = st.builds(MLP, width=st.integers(1, 64), depth=st.integers(1, 4), act=st.sampled_from(list(activations)),
+                   bias=st.sampled_from(['none', 'first', 'all']), scale=rates, embed=embeds, tied=st.booleans(),
+                   weights=st.sampled_from([PyTorch(), He(), Xavier(), Sign(.5), Normal(.1, .01), Sparse(3)]), zero=st.sampled_from(['none', 'last']), train=st.sampled_from(['all', 'last', 'hidden']))
 optims = st.builds(AdamW, lr=rates, wd=rates) | st.builds(SGD, lr=rates, momentum=st.floats(0, .99), decay=st.sampled_from(['coupled', 'decoupled', 'literal']))
 experiments = st.builds(Experiment, tasks, models, optims, steps=st.integers(10, 10**6), seeds=st.just(3) | st.lists(st.integers(0, 99), min_size=3, max_size=3),
                         data_seed=st.integers(0, 9), loss=st.builds(MSE), batch=st.none() | st.integers(1, 99), keep=st.integers(0, 5) | st.lists(st.integers(0, 10)))
@@ -51,7 +58,7 @@ bad = {
     'task.train_frac': not_a_number | st.floats(max_value=0) | st.floats(min_value=1, exclude_min=True),
     'model.width': not_a_count | st.integers(max_value=0),
     'model.depth': not_a_count | st.integers(max_value=0),
-    'model.act': text.filter(lambda s: s not in ('relu', 'square', 'gelu', 'identity')) | st.integers(),
+    'model.act': text.filter(lambda s: s not in activations) | st.integers(),
     'model.scale': not_a_number | st.floats(max_value=0) | st.lists(st.floats(max_value=0), min_size=1),
     'optim.lr': not_a_number | st.floats(max_value=0, exclude_max=True).filter(lambda v: v < 0),
     'optim.wd': not_a_number | st.floats(max_value=0, exclude_max=True).filter(lambda v: v < 0),

@@ -5,10 +5,9 @@
 # %% auto #0
 __all__ = ['margins', 'neuron_norms', 'normalised_margin']
 
-# %% ../../nbs/analysis/03_margin.ipynb #5129bc20
+# %% ../../nbs/analysis/03_margin.ipynb #b3842972
 import torch
 from ..models.bank import Bank
-from ..models.mlp import MLP
 from ..tasks.config import refuse
 
 # %% ../../nbs/analysis/03_margin.ipynb #bc20d1d4
@@ -25,27 +24,21 @@ def margins(
         return (f.gather(2, y) - f.scatter(2, y, -torch.inf).amax(2, keepdim=True))[..., 0]
     return torch.cat([lead(bank(a), b) for a,b in zip(x.split(rows), y.split(rows))], 1)
 
-# %% ../../nbs/analysis/03_margin.ipynb #472c0afd
+# %% ../../nbs/analysis/03_margin.ipynb #e22852ed
 def neuron_norms(
     bank:Bank, # Networks with one hidden layer and no biases
 )->torch.Tensor: # `(R, width)`
     "Norm of all weights that go into and out of each hidden neuron."
-    m = bank.model
-    if not isinstance(m, MLP) or m.depth != 1 or m.bias != 'none' or m.embed or m.tied:
-        refuse('neuron_norms', 'model', m, "an MLP with depth=1, bias='none', no embedding and tied=False")
-    W0, W1 = (bank.params[k].detach() for k in ('W0', 'W1'))
-    return (W0.square().sum((1, 2)) + W1.square().sum(2)).sqrt()
+    return bank.model.neurons(bank.params).detach().sqrt()
 
-# %% ../../nbs/analysis/03_margin.ipynb #93cc5d80
+# %% ../../nbs/analysis/03_margin.ipynb #8ec92481
 def normalised_margin(
     bank:Bank, # Networks with one hidden layer and no biases
     x:torch.Tensor, # inputs `(n, length)`
     y:torch.Tensor, # classes `(n,)`
 )->torch.Tensor: # `(R,)`
     "Smallest margin over the examples, divided by the norm that fits the network."
-    norms, act = neuron_norms(bank), bank.model.act
-    nu = dict(square=3, relu=2, identity=2).get(act)
+    norms, nu = neuron_norms(bank), bank.model.order
     if nu is None:
-        allowed = "a homogeneous activation: 'square', 'relu' or 'identity'"
-        refuse('normalised_margin', 'act', act, allowed)
+        refuse('normalised_margin', 'model', bank.model, 'homogeneous: one with an `order`')
     return margins(bank, x, y).amin(1)/norms.pow(nu).sum(1)

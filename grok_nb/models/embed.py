@@ -15,7 +15,7 @@ from ..tasks.config import Config, config, one_of, real, refuse, ruled, whole
 from ..tasks.seeds import generator
 from ..tasks.task import Task
 
-# %% ../../nbs/models/03_embed.ipynb #ccb732ad
+# %% ../../nbs/models/03_embed.ipynb #e2caa632
 class Embedding(Config):
     "One matrix that every input passes through first."
     names = ('E',) # Names of the parameters
@@ -44,6 +44,7 @@ class Embedding(Config):
         "The size of an embedded input."
         return self.size
 
+# %% ../../nbs/models/03_embed.ipynb #34cbf6cd
 def inputs(
     task:Task, # What is to be learnt
 )->int:

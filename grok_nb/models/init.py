@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['Init', 'uniform', 'PyTorch', 'He', 'Xavier', 'Normal', 'Sign', 'Sparse']
 
-# %% ../../nbs/models/02_init.ipynb #fb454a69
+# %% ../../nbs/models/02_init.ipynb #62fc5972
 import math
 import torch
-from ..tasks.config import Config, config, real, refuse, ruled, whole
+from ..tasks.config import Config, config, real, refuse, whole
 
 # %% ../../nbs/models/02_init.ipynb #94569513
 class Init(Config):
@@ -48,12 +48,12 @@ def _normal(g, shape, std): return std*torch.randn(shape, generator=g, dtype=tor
 def _signs(g, shape, size):
     return (2*torch.randint(2, shape, generator=g, dtype=torch.float32) - 1)*size
 
-# %% ../../nbs/models/02_init.ipynb #34f7b40e
+# %% ../../nbs/models/02_init.ipynb #765a9396
 @config
 class PyTorch(Init):
     "The default of `nn.Linear`: weights and biases uniform on ±1/sqrt(fan_in)."
-    def weight(self, g, shape, fan_in, fan_out, last): return uniform(g, *shape, bound=fan_in**-.5)
-    def bias(self, g, *shape, fan_in): return uniform(g, *shape, bound=fan_in**-.5)
+    def weight(self, g, shape, fan_in, fan_out, last): return uniform(g, *shape)/fan_in**.5
+    def bias(self, g, *shape, fan_in): return uniform(g, *shape)/fan_in**.5
 
 @config
 class He(Init):
@@ -67,36 +67,29 @@ class Xavier(Init):
     def weight(self, g, shape, fan_in, fan_out, last):
         return uniform(g, *shape, bound=(6/(fan_in + fan_out))**.5)
 
-# %% ../../nbs/models/02_init.ipynb #b6c99988
-def _positive(v):
-    if v is None: return None
-    if isinstance(v, bool) or not 0 < float(v) < math.inf: raise ValueError
-    return float(v)
-
-_size = 'a finite number > 0, or None'
-
+# %% ../../nbs/models/02_init.ipynb #eced6f79
 @config
 class Normal(Init):
     "Normal with a given standard deviation; biases zero."
     show = ('std',)
-    std:float = ruled(_size, _positive, None) # Of hidden layers; None: 1/sqrt(fan_in)
-    last_std:float = ruled(_size, _positive, None) # Of the last layer; None: 1/sqrt(fan_in)
+    std:float = real(None, low=0, open='low', none=True) # Of hidden layers; None: 1/sqrt(fan_in)
+    last_std:float = real(None, low=0, open='low', none=True) # Of the last layer
 
     def weight(self, g, shape, fan_in, fan_out, last):
         return _normal(g, shape, (self.last_std if last else self.std) or fan_in**-.5)
 
-# %% ../../nbs/models/02_init.ipynb #5147922a
+# %% ../../nbs/models/02_init.ipynb #5dd548d4
 @config
 class Sign(Init):
     "Weights and biases are +c or -c with equal probability, c = 1/sqrt(fan_in)."
-    size:float = ruled(_size, _positive, None) # c in hidden layers; None: 1/sqrt(fan_in)
+    size:float = real(None, low=0, open='low', none=True) # c in hidden layers; None: 1/sqrt(fan_in)
 
     def weight(self, g, shape, fan_in, fan_out, last):
         return _signs(g, shape, (not last and self.size) or fan_in**-.5)
 
     def bias(self, g, *shape, fan_in): return _signs(g, shape, fan_in**-.5)
 
-# %% ../../nbs/models/02_init.ipynb #4cfb3c04
+# %% ../../nbs/models/02_init.ipynb #8d9b91a1
 @config
 class Sparse(Init):
     "Each neuron reads exactly `s` inputs; the last layer and the biases are as in PyTorch."
@@ -105,7 +98,7 @@ class Sparse(Init):
     size:float = real(1., low=0, open='low') # Their value
 
     def weight(self, g, shape, fan_in, fan_out, last):
-        if last: return uniform(g, *shape, bound=fan_in**-.5)
+        if last: return uniform(g, *shape)/fan_in**.5
         n = math.prod(shape[:-1])
         if self.s > n: refuse('Sparse', 's', self.s, f'at most {n}, the number of inputs')
         W = torch.zeros(n, shape[-1], dtype=torch.float32)
@@ -113,4 +106,4 @@ class Sparse(Init):
         rows = torch.rand(W.shape, generator=g, dtype=torch.float32).topk(self.s, 0).indices
         return W.scatter_(0, rows, self.size).view(shape)
 
-    def bias(self, g, *shape, fan_in): return uniform(g, *shape, bound=fan_in**-.5)
+    def bias(self, g, *shape, fan_in): return uniform(g, *shape)/fan_in**.5

@@ -65,7 +65,7 @@ def whole(
     says = f'a whole number >= {low}' + (f' and <= {high}' if high is not None else '')
     return _field(Rule(says + (', or None' if none else ''), _or_none(to, none)), default)
 
-# %% ../../nbs/tasks/00_config.ipynb #0e78da38
+# %% ../../nbs/tasks/00_config.ipynb #8d90d387
 def _interval(low, high, open):
     "The interval as a reader writes it."
     if low is None and high is None: return 'a finite number'
@@ -80,6 +80,7 @@ def real(
     high:float=None, # Upper end
     open:str='', # Which ends are not allowed themselves: 'low', 'high' or 'low high'
     varies:bool=False, # May a list give one value for each replica?
+    none:bool=False, # Is `None` allowed too?
 ):
     "A field that holds a finite number in an interval."
     def to(v):
@@ -89,7 +90,7 @@ def real(
         if high is not None and (v > high or (v == high and 'high' in open)): raise ValueError
         return v
     says = _interval(low, high, open) + (', or one such number for each replica' if varies else '')
-    return _field(Rule(says, to, varies), default)
+    return _field(Rule(says + (', or None' if none else ''), _or_none(to, none), varies), default)
 
 # %% ../../nbs/tasks/00_config.ipynb #a5c36833
 def one_of(
@@ -140,7 +141,7 @@ def parts(
     def says(): return f'configs of kind {kind.__name__}: ' + ', '.join(_kinds(kind))
     return _field(Rule(says, to), default)
 
-# %% ../../nbs/tasks/00_config.ipynb #8f65e541
+# %% ../../nbs/tasks/00_config.ipynb #ba13d61c
 class Config:
     "A frozen value that checks itself, prints as Python, travels as JSON and has a stable `id`."
     _known = {}
@@ -148,6 +149,9 @@ class Config:
 
     def __init_subclass__(cls, **kw):
         super().__init_subclass__(**kw)
+        old = Config._known.get(_name(cls), cls)
+        if old.__module__ != cls.__module__:       # a file would not say which one it means
+            raise TypeError(f'{cls.__module__} and {old.__module__} both have a config {cls.__name__}')
         Config._known[_name(cls)] = cls
 
     def __post_init__(self):

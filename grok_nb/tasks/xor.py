@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['check_size', 'XORCluster']
 
-# %% ../../nbs/tasks/13_xor.ipynb #6cf500a2
-import torch
+# %% ../../nbs/tasks/13_xor.ipynb #145de4b7
 from .config import config, real, refuse, whole
 from .seeds import random_bits
 from .task import Sampled
