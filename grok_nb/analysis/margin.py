@@ -5,24 +5,24 @@
 # %% auto #0
 __all__ = ['margins', 'neuron_norms', 'normalised_margin']
 
-# %% ../../nbs/analysis/03_margin.ipynb #b3842972
+# %% ../../nbs/analysis/03_margin.ipynb #af2103a9
 import torch
 from ..models.bank import Bank
 from ..tasks.config import refuse
+from ..train.probes import leads
 
-# %% ../../nbs/analysis/03_margin.ipynb #bc20d1d4
+# %% ../../nbs/analysis/03_margin.ipynb #8dfd7db9
 @torch.no_grad()
 def margins(
     bank:Bank, # The networks
     x:torch.Tensor, # inputs `(n, length)`
-    y:torch.Tensor, # classes `(n,)`
+    y:torch.Tensor, # classes `(n,)`, or signs
     rows:int=1024, # Examples to compute at once
 )->torch.Tensor: # `(R, n)`
-    "Lead of the right class over the best wrong one, on each example."
-    def lead(f, y):
-        y = y.expand(len(f), -1)[..., None]
-        return (f.gather(2, y) - f.scatter(2, y, -torch.inf).amax(2, keepdim=True))[..., 0]
-    return torch.cat([lead(bank(a), b) for a,b in zip(x.split(rows), y.split(rows))], 1)
+    "Lead of the right class over the best wrong one, on each example; y f where targets are signs."
+    target = 'sign' if y.is_floating_point() else 'class'
+    pieces = zip(x.split(rows), y.split(rows))
+    return torch.cat([leads(bank(a), b, target) for a,b in pieces], 1)
 
 # %% ../../nbs/analysis/03_margin.ipynb #e22852ed
 def neuron_norms(

@@ -171,7 +171,7 @@ def _tries(store):
     for m,what in packages.items(): yield f'{m} ({what})', lambda m=m: _try_import(m)
     yield 'chromium (optional: browser tests)', _find_chromium
 
-# %% ../../nbs/lab/01_cli.ipynb #ed753e59
+# %% ../../nbs/lab/01_cli.ipynb #b7e25588
 @app.command()
 def doctor(store: _store = None):
     "Print versions, device, threads and store, and whether each optional part works."
@@ -187,6 +187,8 @@ def doctor(store: _store = None):
         try: said = f()
         except Exception as e: said = f'no: {(str(e) or type(e).__name__).splitlines()[0]}'
         typer.echo(f'{name:<40}{said}')
+    from grok_nb.train.checkup import checkup
+    for what,said in checkup(): typer.echo(f'{what:<40}{said}')
 
 # %% ../../nbs/lab/01_cli.ipynb #d8084aa8
 def main(

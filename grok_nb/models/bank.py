@@ -99,7 +99,7 @@ def _activations(self,
 
 Bank.activations = _activations
 
-# %% ../../nbs/models/00_bank.ipynb #70ecad22
+# %% ../../nbs/models/00_bank.ipynb #79288178
 def make_bank(
     model:Model, # The architecture; a field that varies has one value for each replica
     task:Task, # Sizes come from here
@@ -112,4 +112,5 @@ def make_bank(
         allowed = f'one value, or {len(seeds)} values, one for each replica'
         if n != len(seeds): refuse(type(model).__name__, k, f'{n} values', allowed)
     nets = [replica_of(model, i).init(task, generator('init', s)) for i,s in enumerate(seeds)]
-    return Bank(model, {k: torch.stack([n[k] for n in nets]).to(device, dtype) for k in nets[0]})
+    params = {k: torch.stack([n[k] for n in nets]).to(device, dtype) for k in sorted(nets[0])}
+    return Bank(model, params)

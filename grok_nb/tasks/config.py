@@ -226,7 +226,7 @@ def to_dict(
     if not isinstance(c, Config): return c
     return dict(type=_signed(type(c))) | {k: to_dict(v) for k,v in _values(c).items()}
 
-# %% ../../nbs/tasks/00_config.ipynb #f0c72f0e
+# %% ../../nbs/tasks/00_config.ipynb #d5efa7e8
 def _source(f):
     "The source of a function as it was written; empty for one that was generated."
     f = getattr(f, 'fget', None) or getattr(f, '__func__', f)
@@ -235,11 +235,20 @@ def _source(f):
     try: return textwrap.dedent(inspect.getsource(f)).strip()
     except (OSError, TypeError): return ''
 
+def _texts(cls, name, value):
+    "What of a class's attribute belongs into its fingerprint: source of code, or a plain value."
+    yield _source(value)
+    plain = isinstance(value, (int, float, str, tuple, type(None))) and not name.startswith('__')
+    if plain and name not in getattr(cls, '__dataclass_fields__', ()) and name != 'show':
+        yield f'{name} = {value!r}'
+
 @lru_cache(None)
 def _signed(cls):
     "The name of a class in JSON, with a fingerprint of its methods if it is yours."
-    yours = [c for c in cls.__mro__ if issubclass(c, Config) and c is not Config and ':' in _name(c)]
-    text = '\n'.join(filter(None, (_source(f) for c in yours for f in vars(c).values())))
+    mro = [c for c in cls.__mro__ if issubclass(c, Config) and c is not Config]
+    yours = [c for c in mro if ':' in _name(c)]
+    texts = [t for c in yours for k,v in vars(c).items() for t in _texts(c, k, v)]
+    text = '\n'.join(filter(None, texts))
     return _name(cls) + (f'@{_sha(text)[:8]}' if text else '')
 
 def _sha(text): return hashlib.sha256(text.encode()).hexdigest()

@@ -82,7 +82,7 @@ _data_seed = ruled('a whole number >= 0, or one for each replica', _ints(0), 0)
 _keep = ruled('a whole number >= 0, or a list of steps', _ints(0, empty=True), 0)
 _keep_at = ruled("conditions such as 'test accuracy >= .3' or 'train loss <= .01'", _events, ())
 
-# %% ../../nbs/train/06_experiment.ipynb #c6566fbc
+# %% ../../nbs/train/06_experiment.ipynb #243e8932
 def _check(exp):
     "Do the fields of an experiment fit each other?"
     n, counts = len(exp), lengths(exp)
@@ -96,10 +96,13 @@ def _check(exp):
     if kind not in exp.loss.targets:
         allowed = f'a loss for targets that are {_called[kind]}, as this task has'
         refuse('Experiment', 'loss', exp.loss, allowed)
+    if exp.optim.needs_log and not exp.loss.log:
+        allowed = 'one whose value is a logarithm, LogCrossEntropy, as the optimiser needs it'
+        refuse('Experiment', 'loss', exp.loss, allowed)
     if exp.task.online and exp.batch is None:
         refuse('Experiment', 'batch', None, 'given for a task that draws fresh examples at every step')
 
-_called = dict(sign='signs: Logistic, Exponential, Hinge or MSE', real='real numbers: MSE',
+_called = dict(sign='signs: Logistic, Exponential, Hinge, Correlation or MSE', real='real numbers: MSE',
                **{'class': 'classes: CrossEntropy, StableMax, LogCrossEntropy or MSE'})
 
 # %% ../../nbs/train/06_experiment.ipynb #6f3192bf

@@ -6,33 +6,70 @@
 __all__ = ['Filter', 'Chain', 'chain', 'Grokfast', 'Perpendicular', 'LabelNoise', 'WarmUp', 'Cosine', 'Doubling',
            'LossNormalised', 'log_time', 'ConstrainedNorm']
 
-# %% ../../nbs/train/04_filters.ipynb #12e9f83b
+# %% ../../nbs/train/04_filters.ipynb #1dfb382b
 import math
 from functools import lru_cache
+from numbers import Integral
 import torch
 from ..tasks.config import Config, config, one_of, part, parts, real, refuse, ruled, whole
 from ..tasks.seeds import generator
 from .optim import AdamW, Optimiser, _add, _double, _plus, _rate, _wide, per_replica
 
-# %% ../../nbs/train/04_filters.ipynb #6c13c192
+# %% ../../nbs/train/04_filters.ipynb #7af9b835
 class Filter(Config):
     "Something between the gradients and the optimiser."
     capturable = False # Can a step be recorded once and replayed, as in a CUDA graph?
     needs_log = False # Does it need a loss that is the logarithm of one?
-    def init(self, params:dict)->dict:
-        "The state before the first step: name -> tensor."
+
+    def init(self,
+        params:dict, # name -> trained parameter `(R, ...)`
+    )->dict: # name -> tensor
+        "The state before the first step."
         return {}
-    def labels(self, y:torch.Tensor, t, seeds:tuple)->torch.Tensor:
+
+    def labels(self,
+        y:torch.Tensor, # targets, `(n,)` or `(R, n)`
+        t, # The number of this step
+        seeds:tuple, # Initialisation seed of each replica
+    )->torch.Tensor: # `(n,)` or `(R, n)`
         "The targets to train on in this step."
         return y
-    def grads(self, params:dict, grads:dict, state:dict, t, loss)->dict:
-        "The gradients to use. The given ones are neither changed nor kept."
-        return grads
-    def rate(self, params:dict, state:dict, t, loss):
-        "A factor on the learning rate: a number, or one for each replica."
-        return 1.
-    def passed(self, state:dict, t, loss, rate): "Told the rate of this step, all filters together."
-    def after(self, params:dict, state:dict, t): "Called after the step; may change the parameters."
+
+# %% ../../nbs/train/04_filters.ipynb #2cbbc4af
+def _grads(self,
+    params:dict, # name -> parameter `(R, ...)`
+    grads:dict, # name -> gradient
+    state:dict, # as `init` made it; its tensors may be changed in place
+    t, # The number of this step, from 1
+    loss:torch.Tensor, # loss of each replica, `(R,)`
+)->dict: # name -> gradient
+    "The gradients to use; the given tensors are neither changed nor kept."
+    return grads
+
+def _no_rate(self,
+    params:dict, # name -> parameter `(R, ...)`
+    state:dict, # as `init` made it
+    t, # The number of this step, from 1
+    loss:torch.Tensor, # loss of each replica, `(R,)`
+): # a number, or a tensor `(R,)`
+    "A factor on the learning rate."
+    return 1.
+
+# %% ../../nbs/train/04_filters.ipynb #02d0c3cb
+def _passed(self,
+    state:dict, # as `init` made it; its tensors may be changed in place
+    t, # The number of this step, from 1
+    loss:torch.Tensor, # loss of each replica, `(R,)`
+    rate, # Factor on the learning rate, by all filters together
+): "Told the rate of this step, before it is taken."
+
+def _after(self,
+    params:dict, # name -> parameter `(R, ...)`; may be changed in place
+    state:dict, # as `init` made it; its tensors may be changed in place
+    t, # The number of this step, from 1
+): "Called after the step."
+
+Filter.grads, Filter.rate, Filter.passed, Filter.after = _grads, _no_rate, _passed, _after
 
 # %% ../../nbs/train/04_filters.ipynb #ce28d991
 @config
@@ -56,10 +93,11 @@ class Chain(Optimiser):
 
 def _prefixes(self): return [f'{i}.' for i in range(len(self.filters))] + ['optim.']
 
-# %% ../../nbs/train/04_filters.ipynb #cadb95a5
+# %% ../../nbs/train/04_filters.ipynb #17f57e9a
 @torch.no_grad()
 def _update(self, params, grads, state, t, loss=None, rate=1.):
-    *own, last = [{k[len(pre):]: v for k,v in state.items() if k.startswith(pre)} for pre in _prefixes(self)]
+    *own, last = [{k[len(pre):]: v for k,v in state.items() if k.startswith(pre)}
+                  for pre in _prefixes(self)]
     pairs = list(zip(self.filters, own))
     for f,s in pairs: grads = f.grads(params, grads, s, t, loss)
     for f,s in pairs: rate = rate*f.rate(params, s, t, loss)
@@ -73,10 +111,11 @@ def chain(
     *links, # Filters in order, and the optimiser at the end
 )->Chain:
     "Filters in a row, ending in an optimiser."
-    if not links or not isinstance(links[-1], Optimiser): refuse('chain', 'links', links, 'filters, and an optimiser at the end')
+    if not links or not isinstance(links[-1], Optimiser):
+        refuse('chain', 'links', links, 'filters, and an optimiser at the end')
     return Chain(tuple(links[:-1]), links[-1])
 
-# %% ../../nbs/train/04_filters.ipynb #df8e83fd
+# %% ../../nbs/train/04_filters.ipynb #1ddea72d
 @config
 class Grokfast(Filter):
     "Amplify the slow part of the gradients."
@@ -91,7 +130,7 @@ class Grokfast(Filter):
 
     def init(self, params):
         if self.kind == 'ema': return {f'm.{k}': torch.zeros_like(p) for k,p in params.items()}
-        room = {f'w.{k}': torch.zeros_like(p)[:, None].repeat(1, self.window, *[1]*(p.dim() - 1)) for k,p in params.items()}
+        room = {f'w.{k}': p.new_zeros(len(p), self.window, *p.shape[1:]) for k,p in params.items()}
         return room | {f'sum.{k}': torch.zeros_like(p) for k,p in params.items()}
 
     def grads(self, params, grads, state, t, loss):
@@ -100,7 +139,7 @@ class Grokfast(Filter):
         if m is None: return dict(grads)
         return dict(zip(grads, _plus(g, m, _rate(self.lamb, g[0].device))))
 
-# %% ../../nbs/train/04_filters.ipynb #e1d8df8c
+# %% ../../nbs/train/04_filters.ipynb #48d72392
 def _running(f, names, g, state, t):
     "The running mean, with this gradient in it."
     m = [state[f'm.{k}'] for k in names]
@@ -117,9 +156,10 @@ def _window(f, names, g, state, t):
         total.add_(o - w[:, i])
         w[:, i] = o
         if i == f.window - 1: total.copy_(w.sum(1))
-    return torch._foreach_div([state[f'sum.{k}'] for k in names], f.window) if t >= f.window else None
+    if t < f.window: return None
+    return torch._foreach_div([state[f'sum.{k}'] for k in names], f.window)
 
-# %% ../../nbs/train/04_filters.ipynb #f98ddc05
+# %% ../../nbs/train/04_filters.ipynb #99abef62
 @config
 class Perpendicular(Filter):
     "Take out of each gradient what would only scale its tensor."
@@ -127,19 +167,22 @@ class Perpendicular(Filter):
     length:bool = one_of(True, False) # Give what is left the gradient's old length?
 
     def grads(self, params, grads, state, t, loss):
-        return {k: self._one(params[k].flatten(1), g.flatten(1)).view_as(g) for k,g in grads.items()}
+        return {k: self._one(params[k].flatten(1), g.flatten(1)).view_as(g)
+                for k,g in grads.items()}
 
     def _one(self, w, g):
-        tiny = 1e-30                                               # zero weights, or nothing left over
+        tiny = 1e-30                                       # for zero weights, or nothing left over
         o = g - (w*g).sum(1, keepdim=True)/((w*w).sum(1, keepdim=True) + tiny)*w
-        return o*(g.norm(dim=1, keepdim=True)/(o.norm(dim=1, keepdim=True) + tiny)) if self.length else o
+        if not self.length: return o
+        return o*(g.norm(dim=1, keepdim=True)/(o.norm(dim=1, keepdim=True) + tiny))
 
-# %% ../../nbs/train/04_filters.ipynb #634e1b4e
+# %% ../../nbs/train/04_filters.ipynb #b45a9095
 @lru_cache(4)
 def _noise(kind, seeds, n, block, size, device):
     "Random numbers for `size` steps: `(R, size, n)`."
     draw = torch.randn if kind == 'gauss' else torch.rand
-    each = [draw(size, n, generator=generator('labels', s, n, block), dtype=torch.float32) for s in seeds]
+    each = [draw(size, n, generator=generator('labels', s, n, block), dtype=torch.float32)
+            for s in seeds]
     return torch.stack(each).to(device)
 
 @config
@@ -151,14 +194,15 @@ class LabelNoise(Filter):
     prob:float = real(.1, low=0, high=1, varies=True) # How often a sign is turned, for `flip`
 
     def labels(self, y, t, seeds):
-        if not y.is_floating_point(): refuse('LabelNoise', 'kind', self.kind, 'used with targets that are signs or numbers')
-        n = y.shape[-1]
-        size = max(1, 2**16//n)                    # depends on n alone: a replica has the same noise in any bank
-        xi = _noise(self.kind, tuple(seeds), n, int(t)//size, size, y.device)[:, int(t) % size].to(y.dtype)
+        if not y.is_floating_point():
+            refuse('LabelNoise', 'kind', self.kind, 'used with targets that are signs or numbers')
+        n, t = y.shape[-1], int(t)
+        size = max(1, 2**16//n)        # n alone decides: a replica has the same noise in any bank
+        xi = _noise(self.kind, tuple(seeds), n, t//size, size, y.device)[:, t % size].to(y.dtype)
         if self.kind == 'gauss': return y + per_replica(self.std, xi)*xi
         return torch.where(xi < per_replica(self.prob, xi), -y, y)
 
-# %% ../../nbs/train/04_filters.ipynb #a3c59117
+# %% ../../nbs/train/04_filters.ipynb #ef52e5a4
 def _least(v, top): return v.clamp(max=top) if isinstance(v, torch.Tensor) else min(v, top)
 
 @config
@@ -177,13 +221,15 @@ class Cosine(Filter):
     floor:float = real(0., low=0, high=1) # Share of the rate at the end
     def rate(self, params, state, t, loss):
         x = _least((t - 1)/self.steps, 1.)*math.pi
-        return self.floor + (1 - self.floor)*(1 + (x.cos() if isinstance(x, torch.Tensor) else math.cos(x)))/2
+        wave = x.cos() if isinstance(x, torch.Tensor) else math.cos(x)
+        return self.floor + (1 - self.floor)*(1 + wave)/2
 
-# %% ../../nbs/train/04_filters.ipynb #e5f2e3e7
+# %% ../../nbs/train/04_filters.ipynb #c737c854
 def _list_of_steps(v):
     v = tuple(v)
-    if any(isinstance(o, bool) or not isinstance(o, int) or o < 1 for o in v) or list(v) != sorted(set(v)): raise ValueError
-    return v
+    if any(isinstance(o, bool) or not isinstance(o, Integral) or o < 1 for o in v): raise ValueError
+    if list(v) != sorted(set(v)): raise ValueError
+    return tuple(map(int, v))
 
 @config
 class Doubling(Filter):
@@ -191,21 +237,25 @@ class Doubling(Filter):
     capturable = True
     every:int = whole(None, low=1, none=True) # Double after each multiple of this ...
     times:int = whole(None, low=1, none=True) # ... this many times
-    at:tuple = ruled('steps >= 1 in rising order', _list_of_steps, ()) # Or: double after each of these
+    at:tuple = ruled('steps >= 1 in rising order', _list_of_steps, ()) # Or: after each of these
 
     def check(self):
-        if (self.every is None) != (self.times is None): refuse('Doubling', 'times', self.times, 'given together with every')
-        if (self.every is None) == (not self.at): refuse('Doubling', 'at', self.at, 'given, or else every and times')
+        if (self.every is None) != (self.times is None):
+            refuse('Doubling', 'times', self.times, 'given together with every')
+        if (self.every is None) == (not self.at):
+            refuse('Doubling', 'at', self.at, 'given, or else every and times')
     @property
-    def when(self)->tuple: return self.at or tuple(self.every*(i + 1) for i in range(self.times))
+    def when(self)->tuple:
+        return self.at or tuple(self.every*(i + 1) for i in range(self.times))
     def rate(self, params, state, t, loss): return 2.**sum(t > s for s in self.when)
 
-# %% ../../nbs/train/04_filters.ipynb #ac897587
+# %% ../../nbs/train/04_filters.ipynb #dc87f6b7
 @config
 class LossNormalised(Filter):
     "Descent on the loss while it is large, and on its logarithm after that; for `LogCrossEntropy`."
     needs_log = True
-    factor:float = real(10., low=0, open='low', varies=True) # Factor on the rate while the loss is large
+    # Factor on the rate while the loss is large
+    factor:float = real(10., low=0, open='low', varies=True)
     threshold:float = real(-5., varies=True) # Logarithm of the loss at which that ends
 
     def init(self, params):
@@ -213,24 +263,28 @@ class LossNormalised(Filter):
         return dict(log_t=torch.full((len(p),), -math.inf, dtype=torch.float64, device=p.device))
 
     def rate(self, params, state, t, loss):
-        if loss is None: refuse('LossNormalised', 'loss', None, 'the logarithm of a loss, as LogCrossEntropy gives it')
+        allowed = 'the logarithm of a loss, as LogCrossEntropy gives it'
+        if loss is None: refuse('LossNormalised', 'loss', None, allowed)
         f, low = (_rate(v, loss.device) for v in (self.factor, self.threshold))
         return torch.where(loss > low, f*loss.double().exp(), 1.)
 
-    def passed(self, state, t, loss, rate): state['log_t'].copy_(torch.logaddexp(state['log_t'], rate.log() - loss.double()))
+    def passed(self, state, t, loss, rate):
+        log_t = state['log_t']
+        log_t.copy_(torch.logaddexp(log_t, rate.log() - loss.double()))
 
-# %% ../../nbs/train/04_filters.ipynb #b74625b6
+# %% ../../nbs/train/04_filters.ipynb #d6480c00
 def log_time(
     optim:Chain, # A chain with `LossNormalised` in it
     state:dict, # Its state
 )->torch.Tensor: # `(R,)`
     "Natural logarithm of the time that has passed for gradient descent on the loss itself."
-    i = next((i for i,f in enumerate(getattr(optim, 'filters', ())) if isinstance(f, LossNormalised)), None)
-    if i is None: refuse('log_time', 'optim', optim, 'a chain with LossNormalised')
-    lr = torch.as_tensor(_rate(optim.optim.lr, state[f'{i}.log_t'].device), dtype=torch.float64)
-    return state[f'{i}.log_t'] + lr.log()
+    kinds = [type(f) for f in getattr(optim, 'filters', ())]
+    if LossNormalised not in kinds: refuse('log_time', 'optim', optim,
+                                           'a chain with LossNormalised')
+    log_t = state[f'{kinds.index(LossNormalised)}.log_t']
+    return log_t + torch.tensor(optim.optim.lr, dtype=torch.float64, device=log_t.device).log()
 
-# %% ../../nbs/train/04_filters.ipynb #eb7c8d66
+# %% ../../nbs/train/04_filters.ipynb #13b3b1d4
 @config
 class ConstrainedNorm(Filter):
     "After each step, scale all weights of a network to a fixed norm."
@@ -240,8 +294,10 @@ class ConstrainedNorm(Filter):
     def init(self, params): return dict(norm=_norm(params))
     def after(self, params, state, t):
         ps = list(params.values())
-        torch._foreach_mul_(ps, _wide(_rate(self.scale, ps[0].device)*_double(state['norm']/_norm(params)), ps))
+        factor = _rate(self.scale, ps[0].device)*_double(state['norm']/_norm(params))
+        torch._foreach_mul_(ps, _wide(factor, ps))
 
 def _norm(params):
     "Norm of all weights of each replica, `(R,)`."
-    return sum(p.detach().square().flatten(1).sum(1) for p in params.values()).sqrt()
+    each = [params[k].detach().square().flatten(1).sum(1) for k in sorted(params)]
+    return sum(each).sqrt()                # in one order, also after a run was read from a file

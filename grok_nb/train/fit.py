@@ -108,7 +108,7 @@ def unpack(
     params = dict(sorted(part('param.').items()))             # a file has no order
     return State(t['step'].item(), Bank(exp.model, params), part('opt.'), history)
 
-# %% ../../nbs/train/09_fit.ipynb #6dc691ef
+# %% ../../nbs/train/09_fit.ipynb #5948f7b6
 def take_step(
     exp:Experiment, # What is trained
     s:State, # Where it stands; changed in place
@@ -117,11 +117,11 @@ def take_step(
     t=None, # The number of the step as a tensor, for a step that is recorded
 ):
     "One step of the optimiser on all replicas."
+    s.step += 1
     loss = exp.loss(s.bank(x), exp.optim.labels(y, s.step, exp.init_seeds))
     total = sum((p(exp.model, s.params).sum() for p in exp.penalty), loss.sum())
     grads = torch.autograd.grad(total, list(s.params.values()), allow_unused=True,
                                 materialize_grads=True)
-    s.step += 1
     t = s.step if t is None else t
     exp.optim.update(s.params, dict(zip(s.params, grads)), s.opt, t, loss.detach())
 

@@ -47,12 +47,13 @@ def _combine(self,
 
 Loss.combine = _combine
 
-# %% ../../nbs/train/01_losses.ipynb #7f7b3d29
+# %% ../../nbs/train/01_losses.ipynb #2fea5391
 def _right(outputs, y):
     "The output of the right class, `(R, n, 1)`."
     return outputs.gather(-1, y.expand(outputs.shape[:2])[..., None])
 
-def _precise(outputs, dtype): return outputs if dtype == 'own' else outputs.to(getattr(torch, dtype))
+def _precise(outputs, dtype):
+    return outputs if dtype == 'own' else outputs.to(getattr(torch, dtype))
 
 @config
 class CrossEntropy(Loss):

@@ -13,10 +13,11 @@ from numbers import Real
 import torch
 from ..tasks.config import Config, config, one_of, part, real, refuse, ruled, whole
 
-# %% ../../nbs/train/03_optim.ipynb #adffbc69
+# %% ../../nbs/train/03_optim.ipynb #25b8d781
 class Optimiser(Config):
     "How gradients move parameters."
     capturable = True # Can a step be recorded once and replayed, as in a CUDA graph?
+    needs_log = False # Does it need a loss that is the logarithm of one?
 
     def init(self,
         params:dict, # name -> trained parameter `(R, ...)`
@@ -32,24 +33,27 @@ class Optimiser(Config):
         "The targets to train on in this step."
         return y
 
-    def update(self,
-        params:dict, # name -> parameter `(R, ...)`; changed in place
-        grads:dict, # name -> gradient
-        state:dict, # as `init` made it; its tensors are changed in place
-        t, # The number of this step, from 1: an `int`, or a tensor without axes
-        loss:torch.Tensor=None, # loss of each replica in this step, `(R,)`
-        rate=1., # Factor on the learning rate: a number, or a tensor `(R,)`
-    ):
-        "Take one step."
-        raise NotImplementedError
+# %% ../../nbs/train/03_optim.ipynb #58030af5
+def _take(self,
+    params:dict, # name -> parameter `(R, ...)`; changed in place
+    grads:dict, # name -> gradient
+    state:dict, # as `init` made it; its tensors are changed in place
+    t, # The number of this step, from 1: an `int`, or a tensor without axes
+    loss:torch.Tensor=None, # loss of each replica in this step, `(R,)`
+    rate=1., # Factor on the learning rate: a number, or a tensor `(R,)`
+):
+    "Take one step."
+    raise NotImplementedError
 
-# %% ../../nbs/train/03_optim.ipynb #5fb6854e
+Optimiser.update = _take
+
+# %% ../../nbs/train/03_optim.ipynb #76f4c1f2
 def _factors(v):
     "Pairs of pattern and factor, in one canonical form."
     pairs = tuple((k, f) for k,f in (v.items() if isinstance(v, dict) else v))
     for k,f in pairs:
-        if not isinstance(k, str) or isinstance(f, bool) or not isinstance(f, Real): raise ValueError
-        if not k or not math.isfinite(f) or f < 0: raise ValueError
+        if not isinstance(k, str) or not isinstance(f, Real): raise ValueError
+        if not k or isinstance(f, bool) or not math.isfinite(f) or f < 0: raise ValueError
     return tuple((str(k), float(f) + 0.) for k,f in pairs)
 
 def by_name():
@@ -64,23 +68,26 @@ def _groups(rates, decays, names):
     for k in names: out.setdefault((factor(rates, k), factor(decays, k)), []).append(k)
     return tuple((up, down, tuple(ks)) for (up,down),ks in out.items())
 
-# %% ../../nbs/train/03_optim.ipynb #fe9edc57
+# %% ../../nbs/train/03_optim.ipynb #7b23979e
 def _check_names(opt, params):
     for field in ('rates', 'decays'):
         for pat,_ in getattr(opt, field):
             if not any(fnmatchcase(k, pat) for k in params):
-                refuse(type(opt).__name__, field, pat, 'patterns that fit one of ' + ', '.join(params))
+                allowed = 'patterns that fit one of ' + ', '.join(params)
+                refuse(type(opt).__name__, field, pat, allowed)
 
 def _zeros(params, *kinds):
     "Zero tensors `kind.name` for every parameter."
     fmt = torch.contiguous_format
-    return {f'{s}.{k}': torch.zeros_like(p, memory_format=fmt) for s in kinds for k,p in params.items()}
+    return {f'{s}.{k}': torch.zeros_like(p, memory_format=fmt)
+            for s in kinds for k,p in params.items()}
 
-# %% ../../nbs/train/03_optim.ipynb #3dfd7419
+# %% ../../nbs/train/03_optim.ipynb #2b33ddf6
 @lru_cache(256)
 def _tensor(v, device):
     "A tuple of rates as a tensor; double precision where there is any."
-    return torch.tensor(v, dtype=torch.float32 if device.type == 'mps' else torch.float64, device=device)
+    dtype = torch.float32 if device.type == 'mps' else torch.float64
+    return torch.tensor(v, dtype=dtype, device=device)
 
 def _rate(v, device): return _tensor(v, device) if isinstance(v, tuple) else v
 
@@ -90,11 +97,12 @@ def _wide(v, like):
     return [v.to(p.device, p.dtype).view(-1, *[1]*(p.dim() - 1)) for p in like]
 
 def per_replica(
-    v, # A number, or a tuple with one for each replica
+    v, # A number, or one for each replica in a tuple or a tensor `(R,)`
     like:torch.Tensor, # The parameter `(R, ...)` it will meet
 ):
     "A rate in a form that broadcasts against a parameter."
-    return _wide(_tensor(v, like.device), [like])[0] if isinstance(v, tuple) else v
+    if isinstance(v, tuple): v = _tensor(v, like.device)
+    return _wide(v, [like])[0] if isinstance(v, torch.Tensor) and v.dim() == 1 else v
 
 def _double(v):
     "A tensor from outside (a factor, the count of steps) in the precision of rates."
@@ -119,7 +127,7 @@ def _add(a, b, c):
     if isinstance(c, torch.Tensor): torch._foreach_addcmul_(a, b, _wide(c, b))
     else: torch._foreach_add_(a, b, alpha=c)
 
-# %% ../../nbs/train/03_optim.ipynb #8bfe0607
+# %% ../../nbs/train/03_optim.ipynb #5e6b7d1f
 @lru_cache(None)
 def _has_fused(device):
     "Does this PyTorch have fused kernels for the device?"
@@ -136,6 +144,7 @@ def _plain(p, *rates):
     if any(isinstance(v, torch.Tensor) for v in rates): return False
     return _has_fused(p[0].device.type) and all(q.is_contiguous() for q in p)
 
+# %% ../../nbs/train/03_optim.ipynb #aea68d1b
 def _fused_adam(kernel, p, g, m, v, t, lr, wd, b1, b2, eps):
     g = [o if o.is_contiguous() else o.contiguous() for o in g]
     t = torch.as_tensor(t, dtype=torch.float32, device=p[0].device)
@@ -204,7 +213,7 @@ class _Adam(Optimiser):
             step = _adam_fused if _plain(p, lr, wd, b1, b2, eps) else _adam_lists
             step(self.decay, p, g, m, v, t, lr, wd, b1, b2, eps)
 
-# %% ../../nbs/train/03_optim.ipynb #3f27b160
+# %% ../../nbs/train/03_optim.ipynb #52b30f09
 def _adam_fused(kind, p, g, m, v, t, lr, wd, *rest):
     "One step by a fused kernel."
     if kind == 'literal': g, wd = _decay(kind, p, g, lr, wd), 0.
@@ -214,7 +223,8 @@ def _adam_fused(kind, p, g, m, v, t, lr, wd, *rest):
 def _adam_lists(kind, p, g, m, v, t, lr, wd, b1, b2, eps):
     "One step by operations on lists of tensors; any rate may be a tensor `(R,)`."
     g, t = _decay(kind, p, g, lr, wd), _double(t)
-    if _plain(p, b1, b2, eps):                        # only rates differ: a fused step of rate 1 from 0
+    # only rates differ: a fused step of rate 1 from 0
+    if _plain(p, b1, b2, eps):
         step = [torch.zeros_like(q) for q in p]
         _fused_adam(torch._fused_adam_, step, g, m, v, t, 1., 0., b1, b2, eps)
         return _add(p, step, lr)
@@ -268,7 +278,7 @@ def orthogonalise(
         X = a*X + (b*S + c*(S @ S)) @ X
     return X.mT if B.shape[-2] > B.shape[-1] else X
 
-# %% ../../nbs/train/03_optim.ipynb #036da047
+# %% ../../nbs/train/03_optim.ipynb #bc013320
 def _patterns(v):
     v = (v,) if isinstance(v, str) else tuple(v)
     if not all(isinstance(o, str) and o for o in v): raise ValueError
@@ -280,7 +290,7 @@ class Muon(Optimiser):
     show = ('lr', 'wd')
     lr:float = real(.02, low=0, varies=True) # Learning rate of the matrices
     wd:float = real(.1, low=0, varies=True) # Weight decay of the matrices, decoupled
-    momentum:float = real(.95, low=0, high=1, open='high', varies=True) # Share of the last step kept
+    momentum:float = real(.95, low=0, high=1, open='high', varies=True) # Share of the past kept
     nesterov:bool = one_of(True, False) # Look one step ahead?
     rounds:int = whole(5, low=1, high=99) # Rounds of the polynomial
     adjust:str = one_of('original', 'match_rms_adamw') # How steps depend on the matrix's shape
@@ -289,15 +299,17 @@ class Muon(Optimiser):
     rates:tuple = by_name() # Factors on the learning rate of matrices by name
     decays:tuple = by_name() # Factors on the weight decay of matrices by name
 
-# %% ../../nbs/train/03_optim.ipynb #832cef92
+# %% ../../nbs/train/03_optim.ipynb #e7a1572a
 def _split(self, params):
     "Names of the parameters Muon moves itself, and of the others."
-    mine = [k for k,p in params.items() if p.dim() > 2 and any(fnmatchcase(k, o) for o in self.names)]
+    def fits(k): return any(fnmatchcase(k, o) for o in self.names)
+    mine = [k for k,p in params.items() if p.dim() > 2 and fits(k)]
     return mine, [k for k in params if k not in mine]
 
 def _muon_init(self, params):
     mine, rest = ({k: params[k] for k in ks} for ks in self._split(params))
-    if not mine: refuse('Muon', 'names', self.names, 'patterns that fit a matrix among ' + ', '.join(params))
+    allowed = 'patterns that fit a matrix among ' + ', '.join(params)
+    if not mine: refuse('Muon', 'names', self.names, allowed)
     _check_names(self, mine)
     return _zeros(mine, 'b') | (self.others.init(rest) if rest else {})
 
@@ -306,19 +318,21 @@ def _adjusted(kind, p):
     n, m = p.shape[-2:]
     return max(1, m/n)**.5 if kind == 'original' else .2*max(n, m)**.5
 
-# %% ../../nbs/train/03_optim.ipynb #75835350
+# %% ../../nbs/train/03_optim.ipynb #164d92fd
 @torch.no_grad()
 def _muon_update(self, params, grads, state, t, loss=None, rate=1.):
     mine, rest = self._split(params)
     for up,down,names in _groups(self.rates, self.decays, tuple(mine)):
-        p, g, b = [params[k] for k in names], [grads[k] for k in names], [state[f'b.{k}'] for k in names]
+        p, g = [params[k] for k in names], [grads[k] for k in names]
+        b = [state[f'b.{k}'] for k in names]
         lr, wd, mu = (_rate(v, p[0].device) for v in (self.lr, self.wd, self.momentum))
         lr, wd = lr*up*_double(rate), wd*down
         torch._foreach_mul_(b, _wide(mu, b))
         _add(b, g, 1 - mu)
         if self.nesterov: g = _plus(torch._foreach_mul(g, _wide(1 - mu, g)), b, mu)
         _decay('decoupled', p, g, lr, wd)
-        step = [_adjusted(self.adjust, q)*orthogonalise(o, self.rounds) for q,o in zip(p, g if self.nesterov else b)]
+        step = [_adjusted(self.adjust, o)*orthogonalise(o, self.rounds)
+                for o in (g if self.nesterov else b)]
         _add(p, step, -lr)
     if not rest: return
     self.others.update({k: params[k] for k in rest}, grads, state, t, loss, rate)

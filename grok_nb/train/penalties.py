@@ -34,35 +34,39 @@ class Penalty(Config):
         w = self.weight
         return v*(torch.tensor(w, dtype=v.dtype, device=v.device) if isinstance(w, tuple) else w)
 
-# %% ../../nbs/train/02_penalties.ipynb #94e15a95
+# %% ../../nbs/train/02_penalties.ipynb #29661964
 @config
 class L2(Penalty):
     "Squared norm of all trained parameters, $\\lambda \\lVert\\theta\\rVert^2$."
     show = ('weight',)
     weight:float = real(1e-4, low=0, varies=True) # The factor λ
-    def of(self, model, params): return sum(p.square().flatten(1).sum(1) for p in params.values())
+    def of(self, model, params):
+        return sum(params[k].square().flatten(1).sum(1) for k in sorted(params))
 
-# %% ../../nbs/train/02_penalties.ipynb #6ee6e837
+# %% ../../nbs/train/02_penalties.ipynb #8ab7e974
 def _power(v):
     if v is None: return None
-    if isinstance(v, bool) or not isinstance(v, Real) or not math.isfinite(v) or v <= 0: raise ValueError
+    if isinstance(v, bool) or not isinstance(v, Real): raise ValueError
+    if not math.isfinite(v) or v <= 0: raise ValueError
     return float(v)
 
 @config
 class L2nu(Penalty):
-    "Sum over hidden neurons of the norm to the power ν, $\\lambda \\sum_i \\lVert\\omega_i\\rVert^\\nu$."
+    "Sum over hidden neurons of a power of the norm, $\\lambda\\sum_i\\lVert\\omega_i\\rVert^\\nu$."
     show = ('weight',)
     weight:float = real(1e-4, low=0, varies=True) # The factor λ
-    nu:float = ruled('a finite number > 0, or None', _power, None) # The power; None: the model's order
+    # The power; None: the model's order
+    nu:float = ruled('a finite number > 0, or None', _power, None)
 
     def of(self, model, params):
         nu = model.order if self.nu is None else self.nu
-        if nu is None: refuse('L2nu', 'nu', None, f'given, as {type(model).__name__} is not homogeneous')
+        name = type(model).__name__
+        if nu is None: refuse('L2nu', 'nu', None, f'given, as {name} is not homogeneous')
         square = model.neurons(params)
         alive = square > 0                      # a dead neuron costs nothing, with slope 0 not nan
         return torch.where(alive, torch.where(alive, square, 1.)**(nu/2), 0.).sum(1)
 
-# %% ../../nbs/train/02_penalties.ipynb #923d0bec
+# %% ../../nbs/train/02_penalties.ipynb #1414cf8b
 def _pattern(v):
     if not isinstance(v, str) or not v: raise ValueError
     return str(v)
@@ -76,6 +80,7 @@ class Nuclear(Penalty):
 
     def of(self, model, params):
         matrices = {k: v for k,v in params.items() if v.dim() > 2}
-        chosen = [v for k,v in matrices.items() if fnmatchcase(k, self.names)]
-        if not chosen: refuse('Nuclear', 'names', self.names, 'a pattern that fits one of ' + ', '.join(matrices))
+        chosen = [matrices[k] for k in sorted(matrices) if fnmatchcase(k, self.names)]
+        allowed = 'a pattern that fits one of ' + ', '.join(matrices)
+        if not chosen: refuse('Nuclear', 'names', self.names, allowed)
         return sum(torch.linalg.svdvals(v).flatten(1).sum(1) for v in chosen)

@@ -5,15 +5,29 @@
 # %% auto #0
 __all__ = ['presets', 'Preset', 'preset']
 
-# %% ../../nbs/train/10_presets.ipynb #95d728ec
+# %% ../../nbs/train/10_presets.ipynb #b2aeabb6
 from dataclasses import dataclass
+from ..models.diagonal import DiagonalNet
+from ..models.factorisation import MatrixFactorisation
+from ..models.init import He
 from ..models.mlp import MLP
+from ..models.transformer import Transformer, gpt
+from ..tasks.arrays import Digits
+from ..tasks.boolean import Boolean
+from ..tasks.completion import MatrixCompletion
 from ..tasks.config import refuse
+from ..tasks.groups import GroupComposition, Symmetric
+from ..tasks.linear import GaussianGap, SparseLinear
 from ..tasks.modular import ModularArithmetic
+from ..tasks.xor import XORCluster
 from .experiment import Experiment
-from .optim import AdamW
+from .filters import Doubling, LabelNoise, LossNormalised, chain
+from .losses import Exponential, Hinge, LogCrossEntropy, Logistic, MSE
+from .optim import AdamW, GD, SGD
+from .penalties import L2nu
+from .probes import Margin, Norms
 
-# %% ../../nbs/train/10_presets.ipynb #61b0546a
+# %% ../../nbs/train/10_presets.ipynb #2745bf46
 @dataclass(frozen=True)
 class Preset:
     "A named experiment."
@@ -21,12 +35,18 @@ class Preset:
     takes:str # How long it takes on one CPU core
     experiment:Experiment # What is trained
 
+presets = {}
+
+# %% ../../nbs/train/10_presets.ipynb #a7398d83
 _addition = Experiment(ModularArithmetic('+', p=59, train_frac=.4), MLP(width=128, act='square'),
                        AdamW(lr=.01, wd=.3, beta2=.98), steps=1500, seeds=8, keep=12)
 _quick = _addition.but(wd=1., steps=800)
 _relu = _quick.but(act='relu', width=256, train_frac=.5, steps=1000)
+_attention = _quick.but(model=Transformer(d=64, mlp=256), train_frac=.5, steps=700, seeds=4)
+_gpt = _quick.but({'model': gpt(mlp=256), 'optim.lr': .003, 'steps': 700, 'seeds': 2})
+_permutations = _quick.but(task=GroupComposition(Symmetric(4), train_frac=.7), steps=1500)
 
-presets = {
+presets |= {
     'modular-addition': Preset(
         'a long, clear delay: memorised by step 50, generalised after step 1000',
         '25 s', _addition),
@@ -34,9 +54,86 @@ presets = {
         'the same with more weight decay: the delay shrinks to 450 steps', '15 s', _quick),
     'modular-addition-relu': Preset(
         'the same with ReLU, wider and with half of the table', '35 s', _relu),
+    'modular-addition-transformer': Preset(
+        'a one-layer transformer without normalisation: a few hundred steps late', '35 s', _attention),
+    'modular-addition-gpt': Preset(
+        'a pre-LN GPT block: memorised by step 50, generalised near step 500', '25 s', _gpt),
     'modular-multiplication': Preset(
         'multiplication is addition of logarithms, and groks like it', '15 s', _quick.but(op='*')),
     'modular-division': Preset('division by everything but zero', '15 s', _quick.but(op='/')),
+    'permutations': Preset(
+        'composition in S4, which does not commute, groks too: near step 900', '6 s', _permutations),
+}
+
+# %% ../../nbs/train/10_presets.ipynb #bfcd80c0
+_sparse = Experiment(SparseLinear(dim=2000, train=128), DiagonalNet(norm=32.), GD(lr=.0625, wd=.01),
+                     steps=8000, loss=Logistic(), keep=12, probes=(Norms(), Margin()))
+_gap = _sparse.but(task=GaussianGap(dim=20_000, gamma=14., train=32), lr=.03, steps=23_000)
+_large = Experiment(ModularArithmetic(p=31, train_frac=.75),
+                    MLP(width=256, bias='first', weights=He()), GD(lr=.5, wd=1e-3), steps=20_000,
+                    keep=12, probes=(Norms(), Margin()))
+_table = Experiment(MatrixCompletion(size=40, train_frac=.12), MatrixFactorisation(alpha=10.),
+                    GD(lr=.1, wd=1e-3), steps=50_000, loss=MSE(), keep=12, probes=(Norms(),))
+_no_decay = Experiment(ModularArithmetic(p=23, train_frac=.75),
+                       MLP(width=128, bias='first', weights=He()),
+                       chain(LossNormalised(), GD(lr=.01)), steps=50_000, loss=LogCrossEntropy(),
+                       keep=12, probes=(Norms(), Margin()))
+
+# %% ../../nbs/train/10_presets.ipynb #efd6d1d2
+presets |= {
+    'sparse-linear': Preset(
+        'a diagonal net fits at once, and finds the 3 bits that matter thousands of steps later',
+        '10 s', _sparse),
+    'l2-gap': Preset(
+        'misgrokking: a diagonal net that is right at first unlearns it', '60 s', _gap),
+    'large-init': Preset(
+        'addition by plain gradient descent: fitted by step 1000, known by step 15,000',
+        '50 s', _large),
+    'matrix-completion': Preset(
+        'a multiplication table from an eighth of its entries: test loss falls near step 25,000',
+        '20 s', _table),
+    'no-weight-decay': Preset(
+        'without decay, on normalised steps: losses far below what a float can hold', '60 s', _no_decay),
+}
+
+# %% ../../nbs/train/10_presets.ipynb #0f845d11
+_parity = Experiment(Boolean('parity', n=40, k=3), MLP(width=100, bias='first'), SGD(lr=.1),
+                     steps=6000, seeds=16, data_seed=tuple(range(16)), loss=Hinge(), batch=32, keep=12)
+_few = _parity.but({'task.n': 50, 'task.train': 1000, 'optim.wd': .01, 'steps': 20_000, 'seeds': 8,
+                    'data_seed': tuple(range(8))})
+_clusters = Experiment(XORCluster(dim=8000, eps=.1, train=200), MLP(width=256), GD(lr=.1, wd=.1),
+                       steps=300, seeds=2, loss=Exponential(), keep=12)
+_images = Experiment(Digits(train=200, test=400), MLP(width=200, depth=2, scale=4.),
+                     AdamW(lr=.003, wd=.3), steps=6000, seeds=4, loss=MSE(), keep=12)
+
+presets |= {
+    'parity': Preset(
+        'fresh examples at every step: nothing to see for 1000 steps, then all at once', '20 s', _parity),
+    'noisy-parity': Preset(
+        'the same with one training label in ten turned over', '35 s',
+        _parity.but(noise=.1, steps=10_000)),
+    'parity-from-1000': Preset(
+        'the same from a fixed sample: grokking after ten times as many steps as fitting', '20 s', _few),
+    'xor-clusters': Preset(
+        'two coordinates of 8000 matter: fitted in 10 steps, known after 230', '20 s', _clusters),
+    'digits': Preset(
+        '200 images, large initial weights: fitted by step 100, 95 % right much later', '30 s', _images),
+}
+
+# %% ../../nbs/train/10_presets.ipynb #e710222b
+_margin = Experiment(ModularArithmetic(p=23, train_frac=1.), MLP(width=200, act='square'),
+                     chain(Doubling(every=300, times=10), GD(lr=.05)), steps=6000, keep=12,
+                     penalty=(L2nu(1e-4),), probes=(Norms(), Margin()))
+_noise = Experiment(SparseLinear(dim=40, train=20, test=1000, inputs='gauss', labels='real',
+                                 weights='ones'), DiagonalNet(), chain(LabelNoise(), SGD(lr=.002)),
+                    steps=100_000, seeds=4, loss=MSE(), batch=1, keep=12, probes=(Norms(),))
+
+presets |= {
+    'max-margin': Preset(
+        'on the whole table the margin grows to the largest possible one, made of pure waves',
+        '10 s', _margin),
+    'label-noise': Preset(
+        'noise on the labels alone moves a fitted diagonal net towards the sparse truth', '40 s', _noise),
 }
 
 # %% ../../nbs/train/10_presets.ipynb #92c4d478

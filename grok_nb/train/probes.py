@@ -70,12 +70,12 @@ def answers(
             out[k] = v
     return out
 
-# %% ../../nbs/train/05_probes.ipynb #216ab4c3
+# %% ../../nbs/train/05_probes.ipynb #8c1b4f0d
 @config
 class Norms(Probe):
-    "Euclidean norm of each tensor (`norm.W0`, ...) and of all trained ones (`norm`)."
+    "Euclidean norm of each trained tensor (`norm.W0`, ...) and of all of them (`norm`)."
     def __call__(self, look):
-        each = {f'norm.{k}': p.flatten(1).norm(dim=1) for k,p in look.bank.params.items()}
+        each = {f'norm.{k}': p.flatten(1).norm(dim=1) for k,p in look.bank.trained.items()}
         return each | dict(norm=look.theta.norm(dim=1))
 
 # %% ../../nbs/train/05_probes.ipynb #d7bffd7d
