@@ -9,15 +9,15 @@ __all__ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 
            'Filter', 'Fixed', 'Free', 'Frequencies', 'GD', 'GaussianGap', 'GramNet', 'Grokfast', 'Group',
            'GroupComposition', 'He', 'Hinge', 'Init', 'L2', 'L2nu', 'LabelNoise', 'Linear', 'LogCrossEntropy',
            'Logistic', 'Loss', 'LossNormalised', 'LowRank', 'MLP', 'MSE', 'Margin', 'MatrixCompletion',
-           'MatrixFactorisation', 'Model', 'ModularArithmetic', 'Movement', 'Muon', 'Normal', 'Norms', 'Nuclear',
-           'Optimiser', 'Penalty', 'Perpendicular', 'Probe', 'Product', 'PyTorch', 'Quaternion', 'Run', 'SGD',
-           'Sampled', 'Sign', 'Sparse', 'SparseLinear', 'StableMax', 'Store', 'StoreError', 'Symmetric', 'Task',
-           'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'array', 'chain', 'claim', 'colours', 'config', 'curves',
-           'cyclic', 'diagonal_flow', 'draw_gram', 'embed', 'fit', 'flow', 'fourier', 'generator', 'gpt', 'judge',
-           'make_bank', 'margin', 'network', 'note', 'one_of', 'open_run', 'part', 'parts', 'plot', 'preset', 'presets',
-           'probe', 'real', 'report', 'ruled', 'runs', 'scale', 'timeline', 'use_style', 'whole']
+           'MatrixFactorisation', 'Model', 'ModularArithmetic', 'Movement', 'Muon', 'Network', 'Normal', 'Norms',
+           'Nuclear', 'Optimiser', 'Penalty', 'Perpendicular', 'Probe', 'Product', 'PyTorch', 'Quaternion', 'Run',
+           'SGD', 'Sampled', 'Sign', 'Sparse', 'SparseLinear', 'StableMax', 'Store', 'StoreError', 'Symmetric', 'Task',
+           'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'array', 'as_module', 'chain', 'claim', 'colours', 'config',
+           'curves', 'cyclic', 'diagonal_flow', 'draw_gram', 'embed', 'fit', 'flow', 'fourier', 'generator', 'gpt',
+           'judge', 'make_bank', 'margin', 'network', 'note', 'one_of', 'open_run', 'part', 'parts', 'plot', 'preset',
+           'presets', 'probe', 'real', 'report', 'ruled', 'runs', 'scale', 'timeline', 'use_style', 'whole']
 
-# %% ../index.ipynb #fb0beba6
+# %% ../index.ipynb #e10feffc
 # What `from grok_nb.all import *` offers; in the package this is grok_nb/all.py
 from .analysis import curves, fourier, margin
 from .analysis.curves import plot, timeline
@@ -31,7 +31,7 @@ from .models.embed import Embedding, Fixed, Free, Linear, LowRank
 from .models.factorisation import MatrixFactorisation
 from .models.init import He, Init, Normal, PyTorch, Sign, Sparse, Xavier
 from .models.mlp import MLP
-from .models.module import network
+from .models.module import Network, as_module, network
 from .models.transformer import Transformer, gpt
 from .papers.ledger import Evidence, claim, judge, scale
 from .tasks.array import Array, array
@@ -65,7 +65,7 @@ from .train.probes import (Active, Direction, Frequencies, Margin, Movement, Nor
 from .train.run import Run, open_run, runs
 from .train.store import Store, StoreError
 
-# %% ../index.ipynb #6f6d0e67
+# %% ../index.ipynb #3dbd796c
 _all_ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 'Boolean', 'Chain',
          'Config', 'ConfigError', 'ConstrainedNorm', 'Correlation', 'Cosine', 'CrossEntropy',
          'Cube', 'Cyclic', 'DiagonalNet', 'Difference', 'Digits', 'Dihedral', 'Direction',
@@ -74,11 +74,11 @@ _all_ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 'B
          'GroupComposition', 'He', 'Hinge', 'Init', 'L2', 'L2nu', 'LabelNoise', 'Linear',
          'LogCrossEntropy', 'Logistic', 'Loss', 'LossNormalised', 'LowRank', 'MLP', 'MSE',
          'Margin', 'MatrixCompletion', 'MatrixFactorisation', 'Model', 'ModularArithmetic',
-         'Movement', 'Muon', 'Normal', 'Norms', 'Nuclear', 'Optimiser', 'Penalty',
+         'Movement', 'Muon', 'Network', 'Normal', 'Norms', 'Nuclear', 'Optimiser', 'Penalty',
          'Perpendicular', 'Probe', 'Product', 'PyTorch', 'Quaternion', 'Run', 'SGD', 'Sampled',
          'Sign', 'Sparse', 'SparseLinear', 'StableMax', 'Store', 'StoreError', 'Symmetric',
-         'Task', 'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'array', 'chain', 'claim',
-         'colours', 'config', 'curves', 'cyclic', 'diagonal_flow', 'draw_gram', 'embed', 'fit',
+         'Task', 'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'array', 'as_module',
+         'chain', 'claim', 'colours', 'config', 'curves', 'cyclic', 'diagonal_flow', 'draw_gram', 'embed', 'fit',
          'flow', 'fourier', 'generator', 'gpt', 'judge', 'make_bank', 'margin', 'network',
          'note', 'one_of', 'open_run', 'part', 'parts', 'plot', 'preset', 'presets', 'probe',
          'real', 'report', 'ruled', 'runs', 'scale', 'timeline', 'use_style', 'whole']

@@ -42,7 +42,7 @@ def timeline(
 
 Run.timeline = timeline
 
-# %% ../../nbs/analysis/01_curves.ipynb #58dda782
+# %% ../../nbs/analysis/01_curves.ipynb #d2d5be77
 def plot(
     source, # A `Run`, or a tidy history
     metric:str=None, # 'accuracy' or 'loss'; accuracy, unless the task has none
@@ -56,7 +56,8 @@ def plot(
         use_style()
         ax = plt.subplots(layout='constrained')[1]
     h = h[h.step > 0]   # a logarithm has no place for step 0
-    if h.empty: refuse('plot', 'source', 'a history of step 0 alone', 'measured at a later step too')
+    if h.empty:
+        refuse('plot', 'source', 'a history of step 0 alone', 'measured at a later step too')
     sns.lineplot(h, x='step', y=metric, hue='split', palette=colours, ax=ax,
                  estimator='median', errorbar=('pi', 100))
     ax.set(xscale='log', xlabel='training step', ylabel=metric)

@@ -40,7 +40,7 @@ class Model(Config):
         "Squared norm of all weights into and out of each hidden neuron."
         refuse(type(self).__name__, 'model', self, 'one with a single hidden layer of neurons')
 
-# %% ../../nbs/models/00_bank.ipynb #9d318202
+# %% ../../nbs/models/00_bank.ipynb #437a47ec
 class Bank:
     "`R` networks of one architecture in one set of tensors."
     def __init__(self,
@@ -52,7 +52,8 @@ class Bank:
         x:torch.Tensor, # inputs `(n, ...)` for all replicas, or `(R, n, ...)`
     )->torch.Tensor: # outputs `(R, n, outputs)`
         "The outputs of all replicas."
-        if x.device != self.device: refuse('Bank', 'x', str(x.device), f'on {self.device}, like the parameters')
+        if x.device != self.device:
+            refuse('Bank', 'x', str(x.device), f'on {self.device}, like the parameters')
         return self.model.forward(self.params, x)
 
     @property

@@ -141,7 +141,7 @@ def parts(
     def says(): return f'configs of kind {kind.__name__}: ' + ', '.join(_kinds(kind))
     return _field(Rule(says, to), default)
 
-# %% ../../nbs/tasks/00_config.ipynb #ba13d61c
+# %% ../../nbs/tasks/00_config.ipynb #9d27cfff
 class Config:
     "A frozen value that checks itself, prints as Python, travels as JSON and has a stable `id`."
     _known = {}
@@ -151,7 +151,8 @@ class Config:
         super().__init_subclass__(**kw)
         old = Config._known.get(_name(cls), cls)
         if old.__module__ != cls.__module__:       # a file would not say which one it means
-            raise TypeError(f'{cls.__module__} and {old.__module__} both have a config {cls.__name__}')
+            both = f'{cls.__module__} and {old.__module__}'
+            raise TypeError(f'{both} both have a config {cls.__name__}')
         Config._known[_name(cls)] = cls
 
     def __post_init__(self):
@@ -253,14 +254,16 @@ def _signed(cls):
 
 def _sha(text): return hashlib.sha256(text.encode()).hexdigest()
 
-# %% ../../nbs/tasks/00_config.ipynb #dcd5e43d
+# %% ../../nbs/tasks/00_config.ipynb #3f9ceb88
 def from_dict(
     d:dict, # What `to_dict` gave, or a hand-written one with some fields left out
     kind:type=Config, # The kind of config that is expected
 )->Config:
     "The config that a dictionary describes; refuses unknown types and fields."
-    if not isinstance(d, dict): refuse(kind.__name__, 'config', d, 'a table of fields with a `type`')
-    cls, given = _class(d.get('type', _name(kind)), kind), {k: v for k,v in d.items() if k != 'type'}
+    if not isinstance(d, dict):
+        refuse(kind.__name__, 'config', d, 'a table of fields with a `type`')
+    cls = _class(d.get('type', _name(kind)), kind)
+    given = {k: v for k,v in d.items() if k != 'type'}
     name = _name(cls)
     known = {f.name: f for f in fields(cls)}
     for k,v in given.items():
@@ -279,7 +282,8 @@ def _revive(v):
 def _class(name, kind):
     "The class of that name, which must be of a kind and have the methods it had."
     plain = name.partition('@')[0] if isinstance(name, str) else None
-    if plain not in _kinds(kind): refuse(kind.__name__, 'type', name, 'one of ' + ', '.join(_kinds(kind)))
+    if plain not in _kinds(kind):
+        refuse(kind.__name__, 'type', name, 'one of ' + ', '.join(_kinds(kind)))
     cls = Config._known[plain]
     if '@' in name and name != _signed(cls):
         refuse(kind.__name__, 'type', name, f'{_signed(cls)}: the class was changed since')
