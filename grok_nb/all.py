@@ -65,7 +65,7 @@ from .train.probes import (Active, Direction, Frequencies, Margin, Movement, Nor
 from .train.run import Run, open_run, runs
 from .train.store import Store, StoreError
 
-# %% ../index.ipynb #3dbd796c
+# %% ../index.ipynb #85d688e9
 _all_ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 'Boolean', 'Chain',
          'Config', 'ConfigError', 'ConstrainedNorm', 'Correlation', 'Cosine', 'CrossEntropy',
          'Cube', 'Cyclic', 'DiagonalNet', 'Difference', 'Digits', 'Dihedral', 'Direction',
@@ -77,8 +77,8 @@ _all_ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 'B
          'Movement', 'Muon', 'Network', 'Normal', 'Norms', 'Nuclear', 'Optimiser', 'Penalty',
          'Perpendicular', 'Probe', 'Product', 'PyTorch', 'Quaternion', 'Run', 'SGD', 'Sampled',
          'Sign', 'Sparse', 'SparseLinear', 'StableMax', 'Store', 'StoreError', 'Symmetric',
-         'Task', 'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'array', 'as_module',
-         'chain', 'claim', 'colours', 'config', 'curves', 'cyclic', 'diagonal_flow', 'draw_gram', 'embed', 'fit',
-         'flow', 'fourier', 'generator', 'gpt', 'judge', 'make_bank', 'margin', 'network',
+         'Task', 'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'array', 'as_module', 'chain',
+         'claim', 'colours', 'config', 'curves', 'cyclic', 'diagonal_flow', 'draw_gram', 'embed',
+         'fit', 'flow', 'fourier', 'generator', 'gpt', 'judge', 'make_bank', 'margin', 'network',
          'note', 'one_of', 'open_run', 'part', 'parts', 'plot', 'preset', 'presets', 'probe',
          'real', 'report', 'ruled', 'runs', 'scale', 'timeline', 'use_style', 'whole']
