@@ -157,7 +157,7 @@ def _make(table, n, size, freqs, seed):
     if table == 'text': return text(n, size, seed)
     return one_hot(n) if table == 'one-hot' else binary(n)
 
-# %% ../../nbs/models/03_embed.ipynb #9694790c
+# %% ../../nbs/models/03_embed.ipynb #30ce1c75
 @config
 class Fixed(Embedding):
     "A table that is not trained."
@@ -175,11 +175,11 @@ class Fixed(Embedding):
         "The table itself."
         n = inputs(task)
         if isinstance(self.table, str):
-            return _make(self.table, n, self.size, self.freqs, self.seed)
+            return _make(self.table, n, self.size, self.freqs, self.seed).clone()
         if len(E := self.table.tensor()) == n: return E.float()
         refuse('Fixed', 'table', tuple(E.shape), f'an array with {n} rows, one for each input')
 
-    def init(self, task, g): return dict(E=self.rows(task).clone())
+    def init(self, task, g): return dict(E=self.rows(task))
     def width(self, task): return self.rows(task).shape[1]
 
 # %% ../../nbs/models/03_embed.ipynb #9ac24ed6

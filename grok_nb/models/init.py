@@ -67,35 +67,35 @@ class Xavier(Init):
     def weight(self, g, shape, fan_in, fan_out, last):
         return uniform(g, *shape, bound=(6/(fan_in + fan_out))**.5)
 
-# %% ../../nbs/models/02_init.ipynb #eced6f79
+# %% ../../nbs/models/02_init.ipynb #47bbee94
 @config
 class Normal(Init):
     "Normal with a given standard deviation; biases zero."
     show = ('std',)
-    std:float = real(None, low=0, open='low', none=True) # Of hidden layers; None: 1/sqrt(fan_in)
-    last_std:float = real(None, low=0, open='low', none=True) # Of the last layer
+    std:float = real(None, low=0, open='low', varies=True, none=True) # Of hidden layers
+    last_std:float = real(None, low=0, open='low', varies=True, none=True) # Of the last layer
 
     def weight(self, g, shape, fan_in, fan_out, last):
         return _normal(g, shape, (self.last_std if last else self.std) or fan_in**-.5)
 
-# %% ../../nbs/models/02_init.ipynb #5dd548d4
+# %% ../../nbs/models/02_init.ipynb #de2b6389
 @config
 class Sign(Init):
     "Weights and biases are +c or -c with equal probability, c = 1/sqrt(fan_in)."
-    size:float = real(None, low=0, open='low', none=True) # c in hidden layers; None: 1/sqrt(fan_in)
+    size:float = real(None, low=0, open='low', varies=True, none=True) # c of hidden layers
 
     def weight(self, g, shape, fan_in, fan_out, last):
         return _signs(g, shape, (not last and self.size) or fan_in**-.5)
 
     def bias(self, g, *shape, fan_in): return _signs(g, shape, fan_in**-.5)
 
-# %% ../../nbs/models/02_init.ipynb #8d9b91a1
+# %% ../../nbs/models/02_init.ipynb #af71267c
 @config
 class Sparse(Init):
     "Each neuron reads exactly `s` inputs; the last layer and the biases are as in PyTorch."
     show = ('s',)
     s:int = whole(2, low=1) # Non-zero weights into each neuron
-    size:float = real(1., low=0, open='low') # Their value
+    size:float = real(1., low=0, open='low', varies=True) # Their value
 
     def weight(self, g, shape, fan_in, fan_out, last):
         if last: return uniform(g, *shape)/fan_in**.5

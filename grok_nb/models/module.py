@@ -124,7 +124,7 @@ def _watched(m):
             if name: stack.callback(sub.register_forward_hook(hook(name)).remove)
         yield seen
 
-# %% ../../nbs/models/09_module.ipynb #2122dfdf
+# %% ../../nbs/models/09_module.ipynb #4d33c1d6
 def _like(where, name, v):
     "A field for values like `v`."
     def text(o):
@@ -137,6 +137,7 @@ def _like(where, name, v):
     v = 'no default' if v is inspect.Parameter.empty else v
     refuse(where, name, v, 'a number, a text, True or False')
 
+# %% ../../nbs/models/09_module.ipynb #f8a53097
 def network(
     f, # A function that takes the sizes of a task and gives an `nn.Module`; or such a class
 )->type: # a `Model`: write `name()` to use it
@@ -155,7 +156,7 @@ def _methods(f):
     return {f'_of_{c.__name__}_{k}': v for c in own for k,v in vars(c).items()
             if callable(v) or isinstance(v, property)}
 
-# %% ../../nbs/models/09_module.ipynb #a19cfe8e
+# %% ../../nbs/models/09_module.ipynb #37a8fbe2
 def _no(model, what, allowed): refuse(type(model).__name__, 'module', what, allowed)
 
 _cannot = {'data-dependent control flow': 'one without `if` on tensors: use torch.where',
@@ -164,6 +165,7 @@ _cannot = {'data-dependent control flow': 'one without `if` on tensors: use torc
            'aten::lstm': 'one that vmap can follow: write the recurrence of the LSTM out',
            'aten::gru': 'one that vmap can follow: write the recurrence of the GRU out'}
 
+# %% ../../nbs/models/09_module.ipynb #54424acd
 def _check_parts(model, m):
     "Refuse submodules that are known not to fit."
     if not isinstance(m, nn.Module): _no(model, type(m).__name__, 'an nn.Module')
@@ -213,7 +215,7 @@ def _check_pure(model, m, x, outputs):
     if not torch.equal(out, again): _no(model, type(m).__name__, _cannot['random operation'])
     return out
 
-# %% ../../nbs/models/09_module.ipynb #e4143dd0
+# %% ../../nbs/models/09_module.ipynb #807d8523
 def _check_bank(model, m, sizes, x, alone):
     "Refuse a module that `vmap` cannot follow."
     params = {k: torch.stack([v, v]) for k,v in _tensors(m).items()}
@@ -230,6 +232,7 @@ def _check_bank(model, m, sizes, x, alone):
     if not torch.allclose(out[1].flatten(), alone.flatten(), rtol=1e-3, atol=1e-4):
         _no(model, type(m).__name__, 'one that gives the same under torch.vmap as without')
 
+# %% ../../nbs/models/09_module.ipynb #4fcbd5c5
 @lru_cache(64)
 def _accept(model, sizes):
     "Refuse a module that cannot be in a bank."

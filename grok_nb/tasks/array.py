@@ -5,35 +5,37 @@
 # %% auto #0
 __all__ = ['Array', 'array']
 
-# %% ../../nbs/tasks/03_array.ipynb #0facf1ef
-import base64, hashlib, zlib
+# %% ../../nbs/tasks/03_array.ipynb #20a021d1
+import base64, hashlib
 from functools import lru_cache
 import numpy as np
 import torch
 from .config import Config, config, one_of, refuse, ruled
 
-# %% ../../nbs/tasks/03_array.ipynb #16942318
-_limit = 64_000_000
+# %% ../../nbs/tasks/03_array.ipynb #1232cdbd
+_mb = 64 # An array may take so many million bytes
+_limit = _mb*10**6
 _kinds = dict(i='int64', u='int64', b='int64', f='float64')
 
 def _pack(a):
-    "Bytes of an array as text: the same text for the same numbers."
-    return base64.b85encode(zlib.compress(np.ascontiguousarray(a).tobytes(), 6)).decode()
+    "Bytes of an array as text: the same text for the same numbers, on every machine."
+    return base64.b85encode(a.astype(a.dtype.newbyteorder('<')).tobytes()).decode()
 
 @lru_cache(32)
 def _unpack(data, dtype, shape):
-    a = np.frombuffer(zlib.decompress(base64.b85decode(data)), dtype).reshape(shape)
-    return torch.from_numpy(a.copy())
+    a = np.frombuffer(base64.b85decode(data), np.dtype(dtype).newbyteorder('<')).reshape(shape)
+    return torch.from_numpy(a.astype(dtype))
 
 def _shape(v):
-    if not isinstance(v, (tuple, list)) or not all(type(n) is int and n >= 0 for n in v): raise ValueError
+    if not isinstance(v, (tuple, list)): raise ValueError
+    if not all(type(n) is int and n >= 0 for n in v): raise ValueError
     return tuple(v)
 
 def _text(v):
     if not isinstance(v, str): raise ValueError
     return v
 
-# %% ../../nbs/tasks/03_array.ipynb #3fde5ac3
+# %% ../../nbs/tasks/03_array.ipynb #ce31fd27
 @config
 class Array(Config):
     "Numbers in a config. Make one with `Array.of`."
@@ -42,44 +44,52 @@ class Array(Config):
     data:str = ruled('the packed text that Array.of makes', _text, '') # The numbers
 
     def check(self):
+        def no(what, e): refuse('Array', 'data', self.data[:20], f'packed numbers{what} ({e})')
         try: _unpack(self.data, self.dtype, self.shape)
-        except ValueError as e: refuse('Array', 'data', self.data[:20], f'packed numbers of that shape ({e})')
-        except zlib.error as e: refuse('Array', 'data', self.data[:20], f'packed numbers ({e})')
+        except ValueError as e: no(' of that shape', e)
         Array._seen[self.digest] = self
 
     @property
-    def digest(self)->str: return hashlib.sha256(repr((self.shape, self.dtype, self.data)).encode()).hexdigest()[:12]
+    def digest(self)->str:
+        text = repr((self.shape, self.dtype, self.data))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
     def __repr__(self): return f'Array.seen({self.digest!r})'
     def tensor(self)->torch.Tensor: return _unpack(self.data, self.dtype, self.shape).clone()
 
 Array._seen = {}
 
-# %% ../../nbs/tasks/03_array.ipynb #4fb772b3
+# %% ../../nbs/tasks/03_array.ipynb #02616288
 def _of(cls,
     values, # A tensor, an array or nested lists of finite numbers
 )->Array:
     "The array of these values."
     if isinstance(values, cls): return values
     try: a = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
-    except ValueError: a = np.array('ragged')
-    if a.dtype.kind not in _kinds: refuse('Array', 'values', type(values).__name__, 'an array of numbers')
-    a = a.astype(a.dtype if a.dtype.name in ('float32', 'float64') else _kinds[a.dtype.kind])
-    if not np.isfinite(a).all(): refuse('Array', 'values', 'nan or inf', 'an array of finite numbers')
+    except (ValueError, TypeError): a = np.array('ragged')
+    def no(given, allowed): refuse('Array', 'values', given, allowed)
+    if a.dtype.kind not in _kinds: no(type(values).__name__, 'an array of numbers')
+    if a.dtype == 'uint64' and (a >= 2**63).any():
+        no(int(a.max()), 'an array of numbers below 2^63')
+    # by name: an array with the bytes of each number in the other order becomes the same as ours
+    a = a.astype(a.dtype.name if a.dtype.name in ('float32', 'float64') else _kinds[a.dtype.kind])
+    if not np.isfinite(a).all(): no('nan or inf', 'an array of finite numbers')
     if a.nbytes > _limit:
-        allowed = f'at most {_limit//10**6} MB; a task of your own can read a larger one from a file'
-        refuse('Array', 'values', f'{a.nbytes/1e6:.0f} MB', allowed)
-    return cls(a.shape, a.dtype.name, _pack(a))
+        allowed = f'at most {_mb} MB; a task of your own can read a larger one from a file'
+        no(f'{a.nbytes/1e6:.0f} MB', allowed)
+    return cls(a.shape, a.dtype.name, _pack(a + 0))               # -0. becomes 0.: they are equal
 
+# %% ../../nbs/tasks/03_array.ipynb #79a2d9c7
 def _seen(cls,
     digest:str, # As printed
 )->Array:
     "An array that this process has met, by the name it prints under."
-    if digest not in cls._seen: refuse('Array', 'digest', digest, 'of an array this process has made or read')
+    if digest not in cls._seen:
+        refuse('Array', 'digest', digest, 'of an array this process has made or read')
     return cls._seen[digest]
 
 Array.of, Array.seen = classmethod(_of), classmethod(_seen)
 
-# %% ../../nbs/tasks/03_array.ipynb #808e9f1c
+# %% ../../nbs/tasks/03_array.ipynb #2d944ec5
 def array(
     *default, # Leave out for a field that must be given
     ndim:int=None, # How many axes it must have
@@ -92,4 +102,5 @@ def array(
         if ndim is not None and len(a.shape) != ndim: raise ValueError
         return a
     axes = '' if ndim is None else f' with {ndim} axes'
-    return ruled(f'an array of finite numbers{axes}' + (', or None' if none else ''), to, *default)
+    says = f'an array of finite numbers{axes}' + (', or None' if none else '')
+    return ruled(says + f' ({_mb} MB at most)', to, *default)

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['Arrays', 'Digits']
 
-# %% ../../nbs/tasks/16_arrays.ipynb #f5ed2d20
+# %% ../../nbs/tasks/16_arrays.ipynb #da74119d
 from functools import lru_cache
 import torch
 from .array import Array, array
 from .config import config, one_of, real, refuse, whole
 from .seeds import generator
-from .task import Task
+from .task import Task, check_share
 
 # %% ../../nbs/tasks/16_arrays.ipynb #03799689
 @config
@@ -37,27 +37,30 @@ class Arrays(Task):
         if not self.tokens: x = x.to(torch.float32)
         return x, y if self.target == 'class' else y.to(torch.float32)
 
-# %% ../../nbs/tasks/16_arrays.ipynb #d9e4b431
+# %% ../../nbs/tasks/16_arrays.ipynb #fb9cbe7a
 @lru_cache(32)
 def _top(a): return a.tensor().max().item() + 1
 
-def _counts(a):
-    "Are these whole numbers from 0?"
-    return a.dtype == 'int64' and a.tensor().min() >= 0
+def _bad(a, right):
+    "The first number of an array that is not right."
+    return a.tensor()[~right(a.tensor())][0].item()
+
+def _check_counts(name, a, when):
+    "Refuse an array of anything but whole numbers from 0."
+    allowed = f'of whole numbers 0, 1, 2, ... where {when}'
+    if a.dtype != 'int64': refuse('Arrays', name, a.dtype, allowed)
+    if a.tensor().min() < 0: refuse('Arrays', name, _bad(a, lambda t: t >= 0), allowed)
 
 def _check_arrays(t):
     (n, width), m = t.x.shape, t.y.shape[0]
     if not n or not width: refuse('Arrays', 'x', (n, width), 'of at least one row and one column')
     if n != m: refuse('Arrays', 'y', f'{m} targets', f'as long as x, which has {n} rows')
-    if t.tokens and not _counts(t.x):
-        refuse('Arrays', 'x', t.x.dtype, 'of whole numbers 0, 1, 2, ... where tokens=True')
-    if t.target == 'class' and not _counts(t.y):
-        refuse('Arrays', 'y', t.y.dtype, "of whole numbers 0, 1, 2, ... where target='class'")
-    if t.target == 'sign' and not (t.y.tensor().abs() == 1).all():
-        refuse('Arrays', 'y', t.y.dtype, "of -1 and +1 only where target='sign'")
-    if int(n*t.train_frac + 1e-9) < 1:
-        allowed = f'such that at least one of {n} rows is trained on'
-        refuse('Arrays', 'train_frac', t.train_frac, allowed)
+    if t.tokens: _check_counts('x', t.x, 'tokens=True')
+    if t.target == 'class': _check_counts('y', t.y, "target='class'")
+    def sign(y): return y.abs() == 1
+    if t.target == 'sign' and not sign(t.y.tensor()).all():
+        refuse('Arrays', 'y', _bad(t.y, sign), "of -1 and +1 only where target='sign'")
+    check_share('Arrays', n, t.train_frac, 'rows')
 
 # %% ../../nbs/tasks/16_arrays.ipynb #5c2e09e9
 @config

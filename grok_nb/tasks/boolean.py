@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['Boolean']
 
-# %% ../../nbs/tasks/12_boolean.ipynb #20134338
+# %% ../../nbs/tasks/12_boolean.ipynb #cfd43721
 import torch
 from .config import config, one_of, real, refuse, whole
 from .seeds import generator, random_bits
-from .task import Sampled
+from .task import Sampled, check_size
 
-# %% ../../nbs/tasks/12_boolean.ipynb #fa55f6d7
+# %% ../../nbs/tasks/12_boolean.ipynb #8a3f3a71
 _listed = 20 # Up to so many bits, all 2^n inputs can be listed
 
 @config
@@ -32,6 +32,7 @@ class Boolean(Sampled):
         if not self.online and self.train + self.test > 2**self.n:
             allowed = f'at most 2^{self.n} - test = {2**self.n - self.test}'
             refuse('Boolean', 'train', self.train, allowed)
+        check_size(self)
 
 # %% ../../nbs/tasks/12_boolean.ipynb #636e0e3f
 def _tokens(self): return self.inputs == 'tokens'
@@ -42,7 +43,7 @@ Boolean.features = property(lambda self: None if _tokens(self) else self.n)
 Boolean.target = property(lambda self: self.labels)
 Boolean.outputs = property(lambda self: 2 if self.labels == 'class' else 1)
 
-# %% ../../nbs/tasks/12_boolean.ipynb #0ef1a108
+# %% ../../nbs/tasks/12_boolean.ipynb #e64bc734
 _ops = dict(parity=lambda s: s.prod(1), **{'and': lambda s: s.amin(1), 'or': lambda s: s.amax(1)})
 
 def _label(self,
@@ -50,14 +51,14 @@ def _label(self,
 )->torch.Tensor: # `(rows,)`
     "The right target of each input, without noise."
     s = x[:, :self.k]
-    return self._as_target(_ops[self.op](2.*s - 1 if _tokens(self) else s))
+    return self._as_target(_ops[self.op]((2*s - 1).to(torch.float32) if _tokens(self) else s))
 
 def _as_target(self, y): return (y > 0).long() if self.labels == 'class' else y
 
 def _noisy(self, y, g):
     "Targets of which each is flipped with probability `noise`."
     if self.noise == 0: return y
-    flip = torch.rand(len(y), generator=g) < self.noise
+    flip = torch.rand(len(y), generator=g, dtype=torch.float32) < self.noise
     return torch.where(flip, 1 - y if self.labels == 'class' else -y, y)
 
 def _draw(self, n, g, data_seed=0, clean=False):
@@ -67,11 +68,11 @@ def _draw(self, n, g, data_seed=0, clean=False):
 
 Boolean.label, Boolean._as_target, Boolean._noisy, Boolean.draw = _label, _as_target, _noisy, _draw
 
-# %% ../../nbs/tasks/12_boolean.ipynb #e18da926
+# %% ../../nbs/tasks/12_boolean.ipynb #b77dfebe
 def _rows(self, numbers):
     "The inputs with these numbers, read in binary from the first bit; `(rows, n)`."
     bits = (numbers[:, None] >> torch.arange(self.n - 1, -1, -1)) & 1
-    return bits if _tokens(self) else 2.*bits - 1
+    return bits if _tokens(self) else (2*bits - 1).to(torch.float32)
 
 def _examples(self):
     if self.n > _listed:

@@ -5,13 +5,13 @@
 # %% auto #0
 __all__ = ['MatrixCompletion']
 
-# %% ../../nbs/tasks/15_completion.ipynb #29e151f7
+# %% ../../nbs/tasks/15_completion.ipynb #a336f368
 import torch
 from .array import Array, array
 from .config import config, real, refuse, whole
-from .task import Task, split_rows
+from .task import Task, check_share, split_rows
 
-# %% ../../nbs/tasks/15_completion.ipynb #60cb897e
+# %% ../../nbs/tasks/15_completion.ipynb #b7586848
 @config
 class MatrixCompletion(Task):
     "Learn the entries of a symmetric matrix from a share of them."
@@ -25,9 +25,7 @@ class MatrixCompletion(Task):
 
     def check(self):
         _check_matrix(self.size, self.matrix)
-        if int(self.size**2*self.train_frac + 1e-9) < 1:
-            allowed = f'such that at least one of {self.size**2} entries is trained on'
-            refuse('MatrixCompletion', 'train_frac', self.train_frac, allowed)
+        check_share('MatrixCompletion', self.size**2, self.train_frac, 'entries')
 
     def examples(self)->tuple:
         "All pairs `(n, 2)`, row by row, and the entries `(n,)`."

@@ -6,12 +6,12 @@
 __all__ = ['generators', 'check_table', 'Group', 'Cyclic', 'Cube', 'Dihedral', 'Quaternion', 'Symmetric', 'Alternating',
            'Product', 'GroupComposition']
 
-# %% ../../nbs/tasks/11_groups.ipynb #d52f6246
+# %% ../../nbs/tasks/11_groups.ipynb #0495d50f
 import itertools, math
 from functools import lru_cache
 import torch
 from .config import Config, config, part, parts, real, refuse, whole
-from .task import Task
+from .task import Task, check_share
 
 # %% ../../nbs/tasks/11_groups.ipynb #d8c32e12
 def _closure(table, inside):
@@ -234,7 +234,7 @@ class Product(Group):
             t = both.reshape(len(t)*g.order, -1)
         return t
 
-# %% ../../nbs/tasks/11_groups.ipynb #568058e7
+# %% ../../nbs/tasks/11_groups.ipynb #7d4f576d
 @config
 class GroupComposition(Task):
     "Learn `a∘b` in a finite group from a share of all pairs."
@@ -242,11 +242,7 @@ class GroupComposition(Task):
     group:Group = part(Group, Symmetric(5)) # Whose table
     train_frac:float = real(.4, low=0, high=1, open='low') # Share of pairs to train on
 
-    def check(self):
-        n = self.group.order**2
-        if int(n*self.train_frac + 1e-9) < 1:
-            allowed = f'such that at least one of {n} examples is trained on'
-            refuse('GroupComposition', 'train_frac', self.train_frac, allowed)
+    def check(self): check_share('GroupComposition', self.group.order**2, self.train_frac)
 
     vocab = property(lambda self: self.group.order)
     outputs = property(lambda self: self.group.order)
@@ -255,4 +251,4 @@ class GroupComposition(Task):
     def examples(self)->tuple:
         "All pairs `(n, 2)` and what they compose to `(n,)`."
         i = torch.arange(self.group.order)
-        return torch.cartesian_prod(i, i), self.group.table.flatten()
+        return torch.cartesian_prod(i, i), self.group.table.flatten().clone()

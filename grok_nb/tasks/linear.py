@@ -5,12 +5,11 @@
 # %% auto #0
 __all__ = ['SparseLinear', 'GaussianGap']
 
-# %% ../../nbs/tasks/14_linear.ipynb #61ea68d2
+# %% ../../nbs/tasks/14_linear.ipynb #cfd43721
 import torch
 from .config import config, one_of, real, refuse, whole
 from .seeds import generator, random_bits
-from .task import Sampled
-from .xor import check_size
+from .task import Sampled, check_size
 
 # %% ../../nbs/tasks/14_linear.ipynb #2a615de8
 @config

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['is_prime', 'ModularArithmetic']
 
-# %% ../../nbs/tasks/10_modular.ipynb #572c2156
+# %% ../../nbs/tasks/10_modular.ipynb #d6d2ef5b
 import ast
 import torch
 from .config import config, real, refuse, ruled, whole
-from .task import Task
+from .task import Task, check_share
 
 # %% ../../nbs/tasks/10_modular.ipynb #040137a8
 _symbols = {'+': 'a + b', '-': 'a - b', '*': 'a * b', '/': 'a / b'}
@@ -70,7 +70,7 @@ def is_prime(
     "Is `n` a prime number?"
     return n > 1 and all(n % k for k in range(2, int(n**.5) + 1))
 
-# %% ../../nbs/tasks/10_modular.ipynb #e09f221c
+# %% ../../nbs/tasks/10_modular.ipynb #ce602f55
 @config
 class ModularArithmetic(Task):
     "Learn `a op b mod p` from a share of all pairs."
@@ -82,10 +82,7 @@ class ModularArithmetic(Task):
     def check(self):
         if self.op == '/' and not is_prime(self.p):
             refuse('ModularArithmetic', 'p', self.p, "a prime number when op='/'")
-        n = self.p*(self.p - (self.op == '/'))
-        if int(n*self.train_frac + 1e-9) < 1:
-            allowed = f'such that at least one of {n} examples is trained on'
-            refuse('ModularArithmetic', 'train_frac', self.train_frac, allowed)
+        check_share('ModularArithmetic', self.p*(self.p - (self.op == '/')), self.train_frac)
 
     vocab = property(lambda self: self.p)
     outputs = property(lambda self: self.p)

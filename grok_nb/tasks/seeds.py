@@ -19,12 +19,12 @@ def generator(
     digest = hashlib.sha256(repr(key).encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:8], 'little') >> 1)
 
-# %% ../../nbs/tasks/01_seeds.ipynb #72d9c29b
+# %% ../../nbs/tasks/01_seeds.ipynb #b09abd79
 @lru_cache(4)
 def _bytes(inputs):
     "The eight values of each byte, `(256, 8)`: signs ±1 as float32, or tokens 0 and 1."
     bits = (torch.arange(256)[:, None] >> torch.arange(8)) & 1
-    return bits if inputs == 'tokens' else 2.*bits - 1
+    return bits if inputs == 'tokens' else (2*bits - 1).to(torch.float32)
 
 def random_bits(
     rows:int, # How many rows

@@ -6,7 +6,7 @@
 __all__ = ['load_data', 'measure', 'State', 'begin', 'pack', 'unpack', 'take_step', 'batches', 'Captured', 'stepper',
            'interactive', 'fit']
 
-# %% ../../nbs/train/09_fit.ipynb #51c8b209
+# %% ../../nbs/train/09_fit.ipynb #94977e8d
 import datetime, io, platform, signal, sys, threading, time, warnings
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -18,7 +18,7 @@ import grok_nb
 from ..models.bank import Bank, make_bank
 from ..tasks.config import refuse
 from ..tasks.seeds import generator
-from ..tasks.task import as_dtype, stream
+from ..tasks.task import as_dtype, check_data, stream
 from .device import pick_device, threads, threads_for
 from .experiment import Experiment, batch_rows, eval_steps, event, happens, keep_steps
 from .losses import accuracy
@@ -26,7 +26,7 @@ from .probes import Look, answers
 from .run import Run, by_step, splits, tidy
 from .store import Store
 
-# %% ../../nbs/train/09_fit.ipynb #e43e36af
+# %% ../../nbs/train/09_fit.ipynb #14db3556
 def load_data(
     exp:Experiment, # Whose data
     device='cpu', # Where it shall live
@@ -34,9 +34,12 @@ def load_data(
     "The train and test examples of all replicas."
     seeds, dtype = exp.data_seeds, getattr(torch, exp.dtype)
     def ready(t): return as_dtype(t, dtype).to(device)
-    if len(set(seeds)) == 1:
-        return {s: tuple(ready(t) for t in exp.task.data(s, seeds[0])) for s in splits}
-    each = {s: [exp.task.data(s, d) for d in seeds] for s in splits}
+    def read(split, seed):
+        x, y = exp.task.data(split, seed)
+        check_data(exp.task, x, y)
+        return x, y
+    if len(set(seeds)) == 1: return {s: tuple(map(ready, read(s, seeds[0]))) for s in splits}
+    each = {s: [read(s, d) for d in seeds] for s in splits}
     return {s: tuple(ready(torch.stack(t)) for t in zip(*each[s])) for s in splits}
 
 # %% ../../nbs/train/09_fit.ipynb #61d8439c
