@@ -19,7 +19,7 @@ BIN := .venv/bin
 unexport PYTHONPATH PYTHONHOME
 say = @printf '\n== %s\n' $(1)
 
-.PHONY: help setup demo lab test check test-nbs test-py docs readme run-nbs prepare constraints clean distclean
+.PHONY: help setup demo lab bench test check test-nbs test-py docs readme run-nbs prepare constraints clean distclean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -37,6 +37,9 @@ demo: setup ## Train 8 networks until they grok; figure and report in demo/
 lab: export GROK_NB_STORE ?= $(CURDIR)/.grok_nb
 lab: setup ## Open the notebooks in JupyterLab
 	@$(BIN)/python -m jupyterlab $$(test "$$(id -u)" != 0 || echo --allow-root) index.ipynb
+
+bench: setup ## Ratios of CPU time against the usual loop; table, JSON and a figure in bench/
+	@$(BIN)/grok-nb bench --out bench
 
 test: check test-nbs test-py ## Every check and every test
 	$(call say,'all passed')
@@ -79,7 +82,7 @@ constraints: setup ## Pin all packages anew in constraints.txt (UPGRADE=1: the n
 	@sh dev/constraints.sh
 
 clean: ## Remove what was built; keeps .venv and the trained runs in .grok_nb
-	rm -rf _docs _site_src demo build dist ./*.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache
+	rm -rf _docs _site_src demo bench build dist ./*.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache
 	@find . -path ./.venv -prune -o -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -exec rm -rf {} +
 
 distclean: clean ## Remove .venv too

@@ -9,7 +9,7 @@ from grok_nb.models.module import network
 from grok_nb.tasks.config import Config
 from grok_nb.tasks.linear import SparseLinear
 from grok_nb.train.checkup import built_in, checkup, meta_step, small_experiments
-from grok_nb.train.filters import Filter, chain
+from grok_nb.train.filters import Filter, LossNormalised, chain
 from grok_nb.train.fit import load_data
 from grok_nb.train.losses import Loss
 from grok_nb.train.optim import Optimiser
@@ -113,7 +113,9 @@ def test_a_step_with_every_penalty(cls):
 @kinds(Probe)
 def test_every_probe(cls):
     start, data = make_bank(base.model, tokens, (0, 1), device='meta'), load_data(base, 'meta')
-    for v in answers((cls(),), Look(start, start, data, tokens, 1)).values(): assert v.device.type == 'meta' and v.shape == (2,)
+    opt = chain(LossNormalised(), AdamW())
+    look = Look(start, start, data, tokens, 1, opt, opt.init(start.trained))
+    for v in answers((cls(),), look).values(): assert v.device.type == 'meta' and v.shape == (2,)
 
 
 def test_mixed_devices_are_refused_in_a_sentence():

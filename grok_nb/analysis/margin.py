@@ -11,17 +11,19 @@ from ..models.bank import Bank
 from ..tasks.config import refuse
 from ..train.probes import leads
 
-# %% ../../nbs/analysis/03_margin.ipynb #8dfd7db9
+# %% ../../nbs/analysis/03_margin.ipynb #0a72e4f4
 @torch.no_grad()
 def margins(
     bank:Bank, # The networks
-    x:torch.Tensor, # inputs `(n, length)`
-    y:torch.Tensor, # classes `(n,)`, or signs
+    x:torch.Tensor, # inputs `(n, ...)`, or `(R, n, ...)`
+    y:torch.Tensor, # classes, or signs as -1. and 1., `(n,)` or `(R, n)`
     rows:int=1024, # Examples to compute at once
 )->torch.Tensor: # `(R, n)`
     "Lead of the right class over the best wrong one, on each example; y f where targets are signs."
     target = 'sign' if y.is_floating_point() else 'class'
-    pieces = zip(x.split(rows), y.split(rows))
+    if target == 'sign' and (y.abs() != 1).any():
+        refuse('margins', 'y', 'real numbers', 'classes or signs: a value has no margin')
+    pieces = zip(x.split(rows, dim=-2), y.split(rows, dim=-1))
     return torch.cat([leads(bank(a), b, target) for a,b in pieces], 1)
 
 # %% ../../nbs/analysis/03_margin.ipynb #e22852ed

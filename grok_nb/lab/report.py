@@ -61,14 +61,15 @@ def python(
     if 'Array.seen(' in text: text = f'open_run({exp.id!r}).config'
     return f'from grok_nb.all import *\n\nexp = {text}\nrun = fit(exp)\nrun.plot()'
 
-# %% ../../nbs/lab/00_report.ipynb #da7dbc8b
+# %% ../../nbs/lab/00_report.ipynb #db6b18f0
 def readable(
     run:Run, # What to show
 ):
     "The timeline of a run for people: 'never' for what did not happen; losses of a regression."
     if _real(run):
         last = run.history[run.history.step == run.history.step.max()]
-        return last.pivot(index='replica', columns='split', values='loss')[['train', 'test']].reset_index()
+        wide = last.pivot(index='replica', columns='split', values='loss')
+        return wide[['train', 'test']].reset_index()
     t = run.timeline().astype(object)
     return t.where(t.notna(), 'never')
 
@@ -76,18 +77,20 @@ def _real(run): return run.config.task.target == 'real'
 
 def _sentence(run):
     "What happened, in a sentence."
+    state = '' if run.finished else f' (stopped at step {run.step} of {run.config.steps})'
     if _real(run):
         train, test = readable(run)[['train', 'test']].median()
-        return f'Median loss at step {run.step}: {train:.3g} on the training set, {test:.3g} on the test set.'
+        where = f'{train:.3g} on the training set, {test:.3g} on the test set'
+        return f'Median loss at step {run.step}{state}: {where}.'
     t, n = run.timeline(), len(run.config)
-    done = t.generalised.notna().sum()
-    state = '' if run.finished else f' (stopped at step {run.step} of {run.config.steps})'
-    if not done: return f'None of {n} replicas generalised{state}.'
-    known, found = t.memorised.median(), t.generalised.median()
-    return (f'{done} of {n} replicas generalised{state}: memorised at step {known:.0f}, '
-            f'generalised at step {found:.0f} (medians).')
+    what = 'memorised' if run.history[run.history.split == 'test'].accuracy.isna().all() \
+        else 'generalised'                             # nothing is left to test on
+    if not t[what].count(): return f'None of {n} replicas {what}{state}.'
+    kinds = [k for k in ('memorised', 'generalised') if t[k].count()]
+    when = ', '.join(f'{k} at step {t[k].median():.0f}' for k in kinds)
+    return f'{t[what].count()} of {n} replicas {what}{state}: {when} (medians).'
 
-# %% ../../nbs/lab/00_report.ipynb #9f7cdc08
+# %% ../../nbs/lab/00_report.ipynb #e2b60160
 _about = ('''Top: {metric} on the training examples and on those never seen; the line is the median
 over replicas, the band their range.''',
 '''Below: how each neuron's weights over the tokens are made up of waves, one row for a neuron.
@@ -100,13 +103,15 @@ def page(
     "A run as a self-contained HTML page."
     src = base64.b64encode(image or png(figure(run))).decode()
     env = ', '.join(f'{k} {v}' for k,v in run.environment.items())
+    about = ' '.join(_about[:1 + bool(_panels(run))])
+    about = about.format(metric='loss' if _real(run) else 'accuracy')
     return f'''<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <title>{html.escape(type(run.config.task).__name__)}: a grok_nb run</title>
 <style>{_css}</style></head><body>
 <h1>When did it grok?</h1><p>{html.escape(_sentence(run))}</p>
 <img alt="Curves and neurons of the run; described below" src="data:image/png;base64,{src}">
-<p>{' '.join(_about[:1 + bool(_panels(run))]).format(metric='loss' if _real(run) else 'accuracy')}</p>
+<p>{about}</p>
 <h2>{'Losses at the end' if _real(run) else 'Timeline (steps to 99 % accuracy)'}</h2>
 <div class="scroll">{readable(run).to_html(index=False, border=0)}</div>
 <h2>The experiment, as Python</h2><pre>{html.escape(python(run.config))}</pre>

@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['activations', 'MLP']
 
-# %% ../../nbs/models/04_mlp.ipynb #54301e3f
+# %% ../../nbs/models/04_mlp.ipynb #6f0b1ec8
 import torch
 import torch.nn.functional as F
-from .bank import Model, note
+from .bank import Model, looking, note
 from .embed import Embedding, inputs
 from .init import Init, PyTorch
 from .tables import look_up
@@ -69,10 +69,11 @@ def _draw(m, task, g):
             yield f'b{i}', s*draw.bias(g, out, fan_in=fan)
         fan = m.width
 
-# %% ../../nbs/models/04_mlp.ipynb #4c830f6d
+# %% ../../nbs/models/04_mlp.ipynb #2919787a
 def _affine(h, W, b=None):
     "h W + b for each replica."
-    return torch.bmm(h, W) if b is None else torch.baddbmm(b[:, None], h, W)
+    z = torch.bmm(h, W)
+    return z if b is None else z.add_(b[:, None])             # quicker than baddbmm
 
 def _from_real(x, W, b=None):
     "x W + b for each replica, where x may be the same for all."
@@ -82,13 +83,13 @@ def _from_real(x, W, b=None):
     out = (x @ W.transpose(0, 1).reshape(d, R*h)).view(-1, R, h).transpose(0, 1)
     return out if b is None else out + b[:, None]
 
-# %% ../../nbs/models/04_mlp.ipynb #9c67ddaf
+# %% ../../nbs/models/04_mlp.ipynb #e7bf9cf2
 def _first(self, params, x):
     "What arrives at the first hidden layer."
     W, b = params['W0'], params.get('b0')
     if not x.is_floating_point():
         z = look_up(self.tables(params), x)
-        return z if b is None else z + b[:, None]
+        return z if b is None else z.add_(b[:, None])
     if self.embed:
         E = self.embed.matrix(params)
         (d, s), h = E.shape[1:], W.shape[2]
@@ -96,10 +97,13 @@ def _first(self, params, x):
         else: x = _from_real(x, E)
     return _from_real(x, W, b)
 
+_in_place = dict(relu=torch.relu_, tanh=torch.tanh_) # z is not needed again, and memory is slow
+
 def _upper(self, params, z):
     "From the first hidden layer to the outputs."
-    act = activations[self.act]
     for i in range(self.depth):
+        act = activations[self.act]
+        if not looking() and not z._is_view(): act = _in_place.get(self.act, act)
         h = note(f'hidden{i}', act(note(f'pre{i}', z)))
         z = _affine(h, params[f'W{i + 1}'], params.get(f'b{i + 1}'))
     return z

@@ -85,14 +85,15 @@ def _init(self, task, g):
 
 Transformer.init = _init
 
-# %% ../../nbs/models/08_transformer.ipynb #1924a7ae
+# %% ../../nbs/models/08_transformer.ipynb #ef7dc0e6
 _acts = dict(relu=F.relu, gelu=F.gelu)
+_in_place = dict(relu=torch.relu_) # where nobody looks and the input is not needed again
 
 def _linear(h, W, b=None):
     "h W + b for each replica: `(R, ..., inputs)` to `(R, ..., outputs)`."
-    flat = h.flatten(1, -2)
-    out = torch.bmm(flat, W) if b is None else torch.baddbmm(b[:, None], flat, W)
-    return out.unflatten(1, h.shape[1:-1])
+    out = torch.bmm(h.flatten(1, -2), W)
+    if b is not None: out.add_(b[:, None])                    # quicker than baddbmm
+    return out if h.dim() == 3 else out.unflatten(1, h.shape[1:-1])
 
 def _norm(p, name, h):
     "Layer normalisation with each replica's own weight and bias, if the model has it."
@@ -151,15 +152,29 @@ def _slots(self, p, x):
     slots = torch.cat([slots, torch.full_like(slots[..., :1], T.shape[1])], -1)
     return torch.cat([T, (p['eq'] + p['P'][:, L])[:, None]], 1), slots
 
-# %% ../../nbs/models/08_transformer.ipynb #0cbdba1f
+# %% ../../nbs/models/08_transformer.ipynb #75f16679
+def _mix(self, attn, v, slots):
+    "Attention times values, summed over positions: `(R, n, 1, heads*head)`."
+    S = slots.shape[-1]
+    if S > 4:
+        rows = _gather(v, slots).unflatten(-1, (self.heads, -1))
+        return (attn*rows).sum(2, keepdim=True).flatten(3)
+    # few positions: one at a time takes less memory, and '=' need not be looked up
+    z = torch.zeros((), dtype=v.dtype, device=v.device)
+    for i in range(S):
+        rows = v[:, -1:] if self.equals and i == S - 1 else _gather(v, slots[..., i:i + 1])[:, :, 0]
+        z = torch.addcmul(z, attn[:, :, i], rows.unflatten(-1, (self.heads, -1)))
+    return z.flatten(2)[:, :, None]
+
+# %% ../../nbs/models/08_transformer.ipynb #754d5489
 def _ask_last(self, T, q, k, v, slots):
     "Stream and head outputs at the last position, from tables with a row for each slot."
     M = T.shape[1]
     first = M - 1 if self.equals else M - M//slots.shape[-1]  # the last position's slots begin here
-    q, k, v = (t.unflatten(-1, (self.heads, -1)) for t in (q[:, first:], k, _gather(v, slots)))
+    q, k = (t.unflatten(-1, (self.heads, -1)) for t in (q[:, first:], k))
     grid = torch.einsum('rqhe,rkhe->rqkh', q, k).flatten(1, 2)/q.shape[-1]**.5
     attn = _gather(grid, (slots[..., -1:] - first)*M + slots).softmax(2)
-    z = (attn[..., None]*v).sum(2, keepdim=True).flatten(3)
+    z = _mix(self, attn[..., None], v, slots)
     # with '=' all examples share one vector: the axis of examples stays 1
     return T[:, None, first:] if self.equals else _gather(T, slots[..., -1:]), z
 
@@ -196,7 +211,7 @@ def _later(self, p, at, start, h, slots, last):
     q = _linear(a[:, :, asks], p[f'{at}.Q'])
     return h[:, :, asks], _attend(self, q, both(p[f'{at}.K']), both(p[f'{at}.V']))
 
-# %% ../../nbs/models/08_transformer.ipynb #39a66881
+# %% ../../nbs/models/08_transformer.ipynb #d6995109
 def _read(self, p, at, r, z):
     "Outputs of a last block without normalisation."
     W, U, V = p[f'{at}.W_in'], p['U'], p[f'{at}.W_out'] @ p['U']
@@ -205,7 +220,8 @@ def _read(self, p, at, r, z):
         b, c = _linear(r[:, 0], W, b)[:, 0], _linear(r[:, 0], U, c)[:, 0]
         W, U, h = p[f'{at}.O'] @ W, p[f'{at}.O'] @ U, z[:, :, 0]
     else: h = (r + _linear(z, p[f'{at}.O']))[:, :, 0]
-    return torch.baddbmm(_linear(h, U, c), _acts[self.act](_linear(h, W, b)), V)
+    hidden = _in_place.get(self.act, _acts[self.act])(_linear(h, W, b))
+    return torch.baddbmm(_linear(h, U, c), hidden, V)
 
 # %% ../../nbs/models/08_transformer.ipynb #84e4a8f4
 def _rest(self, p, at, r, z):
@@ -218,12 +234,12 @@ def _alone(p, at, start):
     "Outputs of the heads at the first position: its own values, as it sees nothing else."
     return _linear(_norm(p, f'{at}.ln1', start), p[f'{at}.V'])
 
-# %% ../../nbs/models/08_transformer.ipynb #1e45969a
+# %% ../../nbs/models/08_transformer.ipynb #b14deccf
 def _forward(self, params, x):
     p, S = params, x.shape[-1] + self.equals
     if S == 1: return self.plain(p, x)      # there is nothing behind the first position
     T, slots = _slots(self, p, x)
-    start = T[:, :T.shape[1]//x.shape[-1]]
+    start, h = T[:, :T.shape[1]//x.shape[-1]], None
     for i in range(self.depth):
         at, last = f'blocks.{i}', i == self.depth - 1
         r, z = _later(self, p, at, start, h, slots, last) if i else _first(self, p, T, slots, last)

@@ -71,7 +71,7 @@ def _after(self,
 
 Filter.grads, Filter.rate, Filter.passed, Filter.after = _grads, _no_rate, _passed, _after
 
-# %% ../../nbs/train/04_filters.ipynb #ce28d991
+# %% ../../nbs/train/04_filters.ipynb #ebddd596
 @config
 class Chain(Optimiser):
     "Filters in a row, and the optimiser at their end."
@@ -81,7 +81,7 @@ class Chain(Optimiser):
     @property
     def capturable(self)->bool: return all(o.capturable for o in (*self.filters, self.optim))
     @property
-    def needs_log(self)->bool: return any(f.needs_log for f in self.filters)
+    def needs_log(self)->bool: return any(o.needs_log for o in (*self.filters, self.optim))
 
     def init(self, params):
         states = [f.init(params) for f in self.filters] + [self.optim.init(params)]
@@ -176,7 +176,7 @@ class Perpendicular(Filter):
         if not self.length: return o
         return o*(g.norm(dim=1, keepdim=True)/(o.norm(dim=1, keepdim=True) + tiny))
 
-# %% ../../nbs/train/04_filters.ipynb #b45a9095
+# %% ../../nbs/train/04_filters.ipynb #9e00f52a
 @lru_cache(4)
 def _noise(kind, seeds, n, block, size, device):
     "Random numbers for `size` steps: `(R, size, n)`."
@@ -197,6 +197,8 @@ class LabelNoise(Filter):
         if not y.is_floating_point():
             refuse('LabelNoise', 'kind', self.kind, 'used with targets that are signs or numbers')
         n, t = y.shape[-1], int(t)
+        if t == 1 and self.kind == 'flip' and y.device.type != 'meta' and (y.abs() != 1).any():
+            refuse('LabelNoise', 'kind', 'flip', "'gauss' where targets are not signs")
         size = max(1, 2**16//n)        # n alone decides: a replica has the same noise in any bank
         xi = _noise(self.kind, tuple(seeds), n, t//size, size, y.device)[:, t % size].to(y.dtype)
         if self.kind == 'gauss': return y + per_replica(self.std, xi)*xi

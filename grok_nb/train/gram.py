@@ -5,13 +5,14 @@
 # %% auto #0
 __all__ = ['GramNet', 'draw_gram']
 
-# %% ../../nbs/train/21_gram.ipynb #5550c955
+# %% ../../nbs/train/21_gram.ipynb #705793b3
 import torch
 import torch.nn.functional as F
 from ..models.bank import Bank
 from ..models.init import PyTorch
 from ..tasks.config import refuse
 from ..tasks.seeds import generator
+from .losses import accuracy
 from .run import splits, tidy
 
 # %% ../../nbs/train/21_gram.ipynb #fe3e7143
@@ -144,12 +145,12 @@ def _step(self,
 
 GramNet.step = _step
 
-# %% ../../nbs/train/21_gram.ipynb #0ccbcc83
+# %% ../../nbs/train/21_gram.ipynb #8cd7776d
 def _measure(self, loss):
     "Loss and accuracy, each `(2, R)`: train, test."
-    f = {s: self.outputs(s)[..., 0] for s in splits}
-    right = torch.stack([(f[s]*self.y[s] > 0).double().mean(1) for s in splits])
-    return torch.stack([_value(loss, f[s], self.y[s]).double() for s in splits]), right
+    f = {s: self.outputs(s) for s in splits}
+    right = torch.stack([accuracy(f[s], self.y[s], 'sign', ties=0.) for s in splits])
+    return torch.stack([_value(loss, f[s][..., 0], self.y[s]) for s in splits]), right
 
 def _run(self,
     steps, # Steps at which to measure, increasing, counted from the start

@@ -43,7 +43,7 @@ class L2(Penalty):
     def of(self, model, params):
         return sum(params[k].square().flatten(1).sum(1) for k in sorted(params))
 
-# %% ../../nbs/train/02_penalties.ipynb #8ab7e974
+# %% ../../nbs/train/02_penalties.ipynb #fab6a853
 def _power(v):
     if v is None: return None
     if isinstance(v, bool) or not isinstance(v, Real): raise ValueError
@@ -62,11 +62,13 @@ class L2nu(Penalty):
         nu = model.order if self.nu is None else self.nu
         name = type(model).__name__
         if nu is None: refuse('L2nu', 'nu', None, f'given, as {name} is not homogeneous')
-        square = model.neurons(params)
+        try: square = model.neurons(params)
+        except KeyError as k:
+            refuse('L2nu', 'model', model, f'one that trains {k}, part of its neurons')
         alive = square > 0                      # a dead neuron costs nothing, with slope 0 not nan
         return torch.where(alive, torch.where(alive, square, 1.)**(nu/2), 0.).sum(1)
 
-# %% ../../nbs/train/02_penalties.ipynb #1414cf8b
+# %% ../../nbs/train/02_penalties.ipynb #efa54175
 def _pattern(v):
     if not isinstance(v, str) or not v: raise ValueError
     return str(v)
@@ -83,4 +85,10 @@ class Nuclear(Penalty):
         chosen = [matrices[k] for k in sorted(matrices) if fnmatchcase(k, self.names)]
         allowed = 'a pattern that fits one of ' + ', '.join(matrices)
         if not chosen: refuse('Nuclear', 'names', self.names, allowed)
-        return sum(torch.linalg.svdvals(v).flatten(1).sum(1) for v in chosen)
+        return sum(_nuclear(v).view(len(v), -1).sum(1) for v in chosen)
+
+def _nuclear(W):
+    "Nuclear norm of each matrix; nan where an entry is not finite, where the library would raise."
+    ok = W.isfinite().flatten(-2).all(-1)
+    s = torch.linalg.svdvals(torch.where(ok[..., None, None], W, 0.)).sum(-1)
+    return torch.where(ok, s, torch.nan)
