@@ -8,7 +8,7 @@ __all__ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 
            'Digits', 'Dihedral', 'Direction', 'Doubling', 'Embedding', 'Evidence', 'Experiment', 'Exponential',
            'Filter', 'Fixed', 'Free', 'Frequencies', 'GD', 'GaussianGap', 'GramNet', 'Grokfast', 'Group',
            'GroupComposition', 'He', 'Hinge', 'Init', 'L2', 'L2nu', 'LabelNoise', 'Linear', 'LogCrossEntropy',
-           'Logistic', 'Loss', 'LossNormalised', 'LowRank', 'MLP', 'MSE', 'Margin', 'MatrixCompletion',
+           'LogTime', 'Logistic', 'Loss', 'LossNormalised', 'LowRank', 'MLP', 'MSE', 'Margin', 'MatrixCompletion',
            'MatrixFactorisation', 'Model', 'ModularArithmetic', 'Movement', 'Muon', 'Network', 'Normal', 'Norms',
            'Nuclear', 'Optimiser', 'Penalty', 'Perpendicular', 'Probe', 'Product', 'PyTorch', 'Quaternion', 'Run',
            'SGD', 'Sampled', 'Sign', 'Sparse', 'SparseLinear', 'StableMax', 'Store', 'StoreError', 'Symmetric', 'Task',
@@ -17,7 +17,7 @@ __all__ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 
            'judge', 'make_bank', 'margin', 'network', 'note', 'one_of', 'open_run', 'part', 'parts', 'plot', 'preset',
            'presets', 'probe', 'real', 'report', 'ruled', 'runs', 'scale', 'timeline', 'use_style', 'whole']
 
-# %% ../index.ipynb #e10feffc
+# %% ../index.ipynb #1e2301f2
 # What `from grok_nb.all import *` offers; in the package this is grok_nb/all.py
 from .analysis import curves, fourier, margin
 from .analysis.curves import plot, timeline
@@ -60,25 +60,26 @@ from .train.losses import (Correlation, CrossEntropy, Exponential, Hinge, LogCro
 from .train.optim import Adam, AdamW, GD, Muon, Optimiser, SGD
 from .train.penalties import L2, L2nu, Nuclear, Penalty
 from .train.presets import preset, presets
-from .train.probes import (Active, Direction, Frequencies, Margin, Movement, Norms, Probe,
-                                  probe)
+from .train.probes import (Active, Direction, Frequencies, LogTime, Margin, Movement, Norms,
+                                  Probe, probe)
 from .train.run import Run, open_run, runs
 from .train.store import Store, StoreError
 
-# %% ../index.ipynb #85d688e9
+# %% ../index.ipynb #1a501535
 _all_ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 'Boolean', 'Chain',
          'Config', 'ConfigError', 'ConstrainedNorm', 'Correlation', 'Cosine', 'CrossEntropy',
          'Cube', 'Cyclic', 'DiagonalNet', 'Difference', 'Digits', 'Dihedral', 'Direction',
          'Doubling', 'Embedding', 'Evidence', 'Experiment', 'Exponential', 'Filter', 'Fixed',
          'Free', 'Frequencies', 'GD', 'GaussianGap', 'GramNet', 'Grokfast', 'Group',
          'GroupComposition', 'He', 'Hinge', 'Init', 'L2', 'L2nu', 'LabelNoise', 'Linear',
-         'LogCrossEntropy', 'Logistic', 'Loss', 'LossNormalised', 'LowRank', 'MLP', 'MSE',
-         'Margin', 'MatrixCompletion', 'MatrixFactorisation', 'Model', 'ModularArithmetic',
-         'Movement', 'Muon', 'Network', 'Normal', 'Norms', 'Nuclear', 'Optimiser', 'Penalty',
-         'Perpendicular', 'Probe', 'Product', 'PyTorch', 'Quaternion', 'Run', 'SGD', 'Sampled',
-         'Sign', 'Sparse', 'SparseLinear', 'StableMax', 'Store', 'StoreError', 'Symmetric',
-         'Task', 'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'array', 'as_module', 'chain',
-         'claim', 'colours', 'config', 'curves', 'cyclic', 'diagonal_flow', 'draw_gram', 'embed',
-         'fit', 'flow', 'fourier', 'generator', 'gpt', 'judge', 'make_bank', 'margin', 'network',
-         'note', 'one_of', 'open_run', 'part', 'parts', 'plot', 'preset', 'presets', 'probe',
-         'real', 'report', 'ruled', 'runs', 'scale', 'timeline', 'use_style', 'whole']
+         'LogCrossEntropy', 'LogTime', 'Logistic', 'Loss', 'LossNormalised', 'LowRank', 'MLP',
+         'MSE', 'Margin', 'MatrixCompletion', 'MatrixFactorisation', 'Model',
+         'ModularArithmetic', 'Movement', 'Muon', 'Network', 'Normal', 'Norms', 'Nuclear',
+         'Optimiser', 'Penalty', 'Perpendicular', 'Probe', 'Product', 'PyTorch', 'Quaternion',
+         'Run', 'SGD', 'Sampled', 'Sign', 'Sparse', 'SparseLinear', 'StableMax', 'Store',
+         'StoreError', 'Symmetric', 'Task', 'Transformer', 'WarmUp', 'XORCluster', 'Xavier',
+         'array', 'as_module', 'chain', 'claim', 'colours', 'config', 'curves', 'cyclic',
+         'diagonal_flow', 'draw_gram', 'embed', 'fit', 'flow', 'fourier', 'generator', 'gpt',
+         'judge', 'make_bank', 'margin', 'network', 'note', 'one_of', 'open_run', 'part',
+         'parts', 'plot', 'preset', 'presets', 'probe', 'real', 'report', 'ruled', 'runs',
+         'scale', 'timeline', 'use_style', 'whole']
