@@ -363,7 +363,7 @@ def _try(exp, device, data):
         look = Look(s.bank, start, data, exp.task, s.step, exp.optim, s.opt)
         answers(exp.probes, look)
 
-# %% ../../nbs/train/10_fit.ipynb #f5782d07
+# %% ../../nbs/train/10_fit.ipynb #8c6e44c9
 def fit(
     exp:Experiment, # What to train
     store=None, # A `Store` or its path; None for the default one
@@ -381,7 +381,7 @@ def fit(
     cached = folder.finished()
     if not cached:
         data = load_data(exp, device)
-        if folder.manifest() is None: _try(exp, device, data)
+        if not folder.path.exists(): _try(exp, device, data)
         store.create(exp)
         with _waiting(folder.lock()):
             cached = folder.finished()               # by another process, meanwhile
