@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ConfigError', 'refuse', 'Rule', 'whole', 'real', 'one_of', 'ruled', 'part', 'parts', 'Config', 'config', 'to_dict',
-           'from_dict', 'paths', 'replica_of', 'lengths']
+           'from_dict', 'digest', 'paths', 'replica_of', 'lengths']
 
 # %% ../../nbs/tasks/00_config.ipynb #e289978f
 import hashlib, inspect, json, math, textwrap
@@ -141,7 +141,7 @@ def parts(
     def says(): return f'configs of kind {kind.__name__}: ' + ', '.join(_kinds(kind))
     return _field(Rule(says, to), default)
 
-# %% ../../nbs/tasks/00_config.ipynb #9d27cfff
+# %% ../../nbs/tasks/00_config.ipynb #2ff6149f
 class Config:
     "A frozen value that checks itself, prints as Python, travels as JSON and has a stable `id`."
     _known = {}
@@ -167,7 +167,7 @@ class Config:
     def __repr__(self): return _python(self)
 
     @property
-    def id(self)->str: return _digest(to_dict(self))
+    def id(self)->str: return digest(to_dict(self))
 
     def but(self,
         changes:dict=None, # New values by dotted path, e.g. `{'optim.wd': .3}`
@@ -289,8 +289,10 @@ def _class(name, kind):
         refuse(kind.__name__, 'type', name, f'{_signed(cls)}: the class was changed since')
     return cls
 
-# %% ../../nbs/tasks/00_config.ipynb #5081e368
-def _digest(d):
+# %% ../../nbs/tasks/00_config.ipynb #daafa6eb
+def digest(
+    d:dict, # A config as `to_dict` gives it
+)->str: # 16 hexadecimal digits
     "A hash of every field, equal in every process and on every machine."
     text = json.dumps(d, sort_keys=True, separators=(',', ':'), allow_nan=False)
     return _sha(text)[:16]

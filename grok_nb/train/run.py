@@ -43,7 +43,7 @@ def by_step(
 def _fact(name, doc): return property(lambda self: self._m[name], doc=doc)
 _too_early = 'the run was stopped before its first step'
 
-# %% ../../nbs/train/09_run.ipynb #fa2447e2
+# %% ../../nbs/train/09_run.ipynb #2b8f88e7
 class Run:
     "What an experiment gave. Read-only and lazy."
     cached = False # Did `fit` find it in the store, finished?
@@ -67,7 +67,7 @@ class Run:
     def __repr__(self):
         stopped = f'stopped at step {self.step}; fit(run.config) goes on'
         state = 'finished' if self.finished else stopped
-        return f'Run {self.config.id}, {state}\n{self.config!r}'
+        return f'Run {self.path.name}, {state}\n{self.config!r}'
 
 # %% ../../nbs/train/09_run.ipynb #20509a45
 def _newest(self):

@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['StoreError', 'write_atomic', 'RunFolder', 'Store']
 
-# %% ../../nbs/train/08_store.ipynb #2b523d3a
+# %% ../../nbs/train/08_store.ipynb #5bc8564c
 import hashlib, json, os, re, uuid
 from pathlib import Path
 from filelock import FileLock
-from ..tasks.config import ConfigError, from_dict, to_dict
+from ..tasks.config import ConfigError, digest, from_dict, to_dict
 from .experiment import Experiment
 
 # %% ../../nbs/train/08_store.ipynb #3ceb4a25
@@ -49,7 +49,7 @@ def _damaged(what): return StoreError(f'{what}. {_mend}')
 def _sha(data): return hashlib.sha256(data).hexdigest()
 def _dump(d): return json.dumps(d, indent=1, sort_keys=True).encode()
 
-# %% ../../nbs/train/08_store.ipynb #d6010901
+# %% ../../nbs/train/08_store.ipynb #0cb7cd56
 class RunFolder:
     "The files of one run."
     def __init__(self,
@@ -66,13 +66,15 @@ class RunFolder:
             raise _damaged(f'{self.path/name} cannot be read ({e})') from None
 
     def experiment(self)->Experiment:
-        "The experiment of this folder; its hash must be the folder's name."
-        try: exp = from_dict(self._json('config.json'), Experiment)
+        "The experiment of this folder; the hash of its config must be the folder's name."
+        try:
+            d = self._json('config.json')
+            exp = from_dict(d, Experiment)
         except FileNotFoundError:
             raise _damaged(f'{self.path} has no config.json, {_foreign}') from None
         except ConfigError as e:
             raise _damaged(f'{self._config} does not describe an experiment: {e}') from None
-        if exp.id == self.path.name: return exp
+        if digest(d) == self.path.name: return exp
         raise _damaged(f'{self._config} was changed: it describes {exp.id}')
 
 # %% ../../nbs/train/08_store.ipynb #0d276c6f
