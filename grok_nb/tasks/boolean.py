@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['Boolean']
 
-# %% ../../nbs/tasks/12_boolean.ipynb #cfd43721
+# %% ../../nbs/tasks/12_boolean.ipynb #9ea082dd
 import torch
 from .config import config, one_of, real, refuse, whole
-from .seeds import generator, random_bits
+from .seeds import bits_of, generator, random_bits, random_bytes
 from .task import Sampled, check_size
 
 # %% ../../nbs/tasks/12_boolean.ipynb #8a3f3a71
@@ -43,14 +43,14 @@ Boolean.features = property(lambda self: None if _tokens(self) else self.n)
 Boolean.target = property(lambda self: self.labels)
 Boolean.outputs = property(lambda self: 2 if self.labels == 'class' else 1)
 
-# %% ../../nbs/tasks/12_boolean.ipynb #e64bc734
-_ops = dict(parity=lambda s: s.prod(1), **{'and': lambda s: s.amin(1), 'or': lambda s: s.amax(1)})
+# %% ../../nbs/tasks/12_boolean.ipynb #b1f5bb76
+_ops = {'parity': lambda s: s.prod(-1), 'and': lambda s: s.amin(-1), 'or': lambda s: s.amax(-1)}
 
 def _label(self,
-    x:torch.Tensor, # Inputs of this task, `(rows, n)`
-)->torch.Tensor: # `(rows,)`
+    x:torch.Tensor, # Inputs of this task, `(..., n)`
+)->torch.Tensor: # `(...)`
     "The right target of each input, without noise."
-    s = x[:, :self.k]
+    s = x[..., :self.k]
     return self._as_target(_ops[self.op]((2*s - 1).to(torch.float32) if _tokens(self) else s))
 
 def _as_target(self, y): return (y > 0).long() if self.labels == 'class' else y
@@ -58,15 +58,32 @@ def _as_target(self, y): return (y > 0).long() if self.labels == 'class' else y
 def _noisy(self, y, g):
     "Targets of which each is flipped with probability `noise`."
     if self.noise == 0: return y
-    flip = torch.rand(len(y), generator=g, dtype=torch.float32) < self.noise
-    return torch.where(flip, 1 - y if self.labels == 'class' else -y, y)
+    return self._flipped(y, torch.rand(len(y), generator=g, dtype=torch.float32) < self.noise)
+
+def _flipped(self, y, flip): return torch.where(flip, 1 - y if self.labels == 'class' else -y, y)
 
 def _draw(self, n, g, data_seed=0, clean=False):
     x = random_bits(n, self.n, g, self.inputs)
     y = self.label(x)
     return x, y if clean else self._noisy(y, g)
 
-Boolean.label, Boolean._as_target, Boolean._noisy, Boolean.draw = _label, _as_target, _noisy, _draw
+Boolean.label, Boolean._as_target, Boolean.draw = _label, _as_target, _draw
+Boolean._noisy, Boolean._flipped = _noisy, _flipped
+
+# %% ../../nbs/tasks/12_boolean.ipynb #84076e89
+def _pack(self, n, g, data_seed=0):
+    if self.n % 8: return self.draw(n, g, data_seed)               # rows do not end with a byte
+    rows = random_bytes(n*self.n//8, g).view(n, self.n//8)
+    flip = torch.rand(n, generator=g, dtype=torch.float32) < self.noise if self.noise else None
+    return (rows,) if flip is None else (rows, flip)
+
+def _unpack(self, *packed):
+    if self.n % 8: return packed
+    x = bits_of(packed[0], self.inputs)
+    y = self.label(x)
+    return x, self._flipped(y, packed[1]) if self.noise else y
+
+Boolean.pack, Boolean.unpack = _pack, _unpack
 
 # %% ../../nbs/tasks/12_boolean.ipynb #b77dfebe
 def _rows(self, numbers):

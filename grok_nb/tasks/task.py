@@ -62,7 +62,7 @@ def check_share(
     allowed = f'such that at least one of {n} {what} is trained on'
     refuse(where, 'train_frac', train_frac, allowed)
 
-# %% ../../nbs/tasks/02_task.ipynb #9a9225fa
+# %% ../../nbs/tasks/02_task.ipynb #15554335
 class Sampled(Task):
     "A task whose examples are drawn: a subclass has fields `train` and `test`, sizes, and `draw`."
     online = property(lambda self: self.train is None)
@@ -76,6 +76,14 @@ class Sampled(Task):
         "Fresh examples."
         raise NotImplementedError
 
+    def pack(self, n:int, g:torch.Generator, data_seed:int=0)->tuple:
+        "Fresh examples for a stream, in a form that may take less memory."
+        return self.draw(n, g, data_seed)
+
+    def unpack(self, *packed)->tuple:
+        "Inputs and targets, out of some rows of what `pack` gave."
+        return packed
+
     def examples(self):
         allowed = "'train' or 'test': there are too many examples to list"
         refuse(type(self).__name__, 'split', 'all', allowed)
@@ -85,7 +93,7 @@ class Sampled(Task):
         n = self.test if split == 'test' or self.online else self.train
         return self.draw(n, generator('data', data_seed, split), data_seed, clean=split == 'test')
 
-# %% ../../nbs/tasks/02_task.ipynb #f0ba55f8
+# %% ../../nbs/tasks/02_task.ipynb #2b59046e
 def stream(
     task:Sampled, # What to draw
     seeds:tuple, # The data seed of each replica
@@ -102,11 +110,12 @@ def stream(
         return as_dtype(t if len(seeds) > 1 else t[:, 0], dtype).to(device)
     @lru_cache(2)
     def draw(b):
-        each = [task.draw(block*batch, generator('stream', s, b), s) for s in seeds]
+        each = [task.pack(block*batch, generator('stream', s, b), s) for s in seeds]
         return tuple(map(tidy, zip(*each)))
     def at(t):
         b, i = divmod(t, block)
-        return tuple(part[i] for part in draw(b))
+        x, y = task.unpack(*(part[i] for part in draw(b)))
+        return as_dtype(x, dtype), as_dtype(y, dtype)
     return at
 
 # %% ../../nbs/tasks/02_task.ipynb #8b2a98cb
