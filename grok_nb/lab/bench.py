@@ -8,9 +8,10 @@ __all__ = ['rows', 'usual_loop', 'our_loop', 'Race', 'UsualParity', 'parity_race
            'Row', 'run_race', 'peak_bytes', 'jax_parity', 'jax_addition', 'jax_transformer', 'machine', 'bench',
            'table', 'about', 'scaling', 'leaves', 'plot_scaling']
 
-# %% ../../nbs/lab/02_bench.ipynb #5a11cc6b
+# %% ../../nbs/lab/02_bench.ipynb #682b7858
 import contextlib, fnmatch, json, os, platform, sys, time
 from dataclasses import dataclass
+from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
@@ -27,11 +28,12 @@ from ..tasks.modular import ModularArithmetic
 from ..tasks.xor import XORCluster
 from ..train.device import hold_memory, threads
 from ..train.experiment import Experiment, eval_steps
-from ..train.fit import batches, begin, load_data, measure, take_step
+from ..train.fit import Compiled, batches, begin, load_data, measure, take_step
 from ..train.gradients import gradients
 from ..train.gram import draw_gram
 from ..train.losses import Hinge
 from ..train.optim import AdamW, SGD
+from ..train.store import write_atomic
 
 # %% ../../nbs/lab/02_bench.ipynb #fd77053b
 def usual_loop(
@@ -60,18 +62,20 @@ def usual_loop(
         return out
     return step, look
 
-# %% ../../nbs/lab/02_bench.ipynb #84879294
+# %% ../../nbs/lab/02_bench.ipynb #d380a2d2
 def our_loop(
     exp:Experiment, # What is trained
+    compile:bool=False, # With compiled steps?
 )->tuple: # a function that takes a step, one that looks, the state, and the data
     "The training loop of `fit`."
     data, s = load_data(exp), begin(exp)
+    if compile: s.bank = Compiled(s.bank)
     batch = batches(exp, *data['train'])
     def step(): take_step(exp, s, *batch(s.step))
     def look(): return measure(exp, s.bank, data)
     return step, look, s, data
 
-# %% ../../nbs/lab/02_bench.ipynb #bd7fe608
+# %% ../../nbs/lab/02_bench.ipynb #40912d69
 @dataclass
 class Race:
     "Two ways to do the same work."
@@ -82,6 +86,7 @@ class Race:
     block:int=1 # Steps that are drawn together, so that they must be timed together
     same:object=None # () -> loss and gradients on our side, and on the other
     jax:object=None # () -> a function that takes steps in JAX, and how many
+    work:object=None # A step to count the arithmetic of, if ours cannot be looked into
 
     @property
     def looks(self)->float:
@@ -182,7 +187,7 @@ class UsualTransformer(nn.Module):
         x = torch.cat([x, torch.full_like(x[:, :1], self.p)], 1)
         return self.U(self.block(self.E(x) + self.P))[:, -1]
 
-# %% ../../nbs/lab/02_bench.ipynb #ed189fd3
+# %% ../../nbs/lab/02_bench.ipynb #c891e637
 def _as_usual(p):
     "Our transformer's parameters (or gradients) in the shapes and the order of the usual one's."
     b = {k.removeprefix('blocks.0.'): v for k,v in p.items()}
@@ -190,15 +195,18 @@ def _as_usual(p):
     mlp = [b['W_in'].T, b['b_in'], b['W_out'].T, b['b_out']]
     return [p['P'], torch.cat([p['E'], p['eq'][None]]), *heads, b['O'].T, *mlp, p['U'].T]
 
-def transformer_race()->Race:
+def transformer_race(
+    compile:bool=False, # Compile our steps?
+)->Race:
     "Addition modulo 113: a transformer that computes all positions against one that need not."
     exp = Experiment(ModularArithmetic(p=113, train_frac=.3), Transformer(),
                      AdamW(lr=.001, wd=1., beta2=.98), steps=20_000)
-    *ours, s, data = our_loop(exp)
+    *ours, s, data = our_loop(exp, compile)
     net, sets = UsualTransformer(), list(data.values())
     usual = usual_loop(net, _adamw(net, .001), F.cross_entropy, lambda: sets[0], sets)
     same = _compare(exp, s, net, F.cross_entropy, *sets[0], _as_usual)
-    return Race(ours, usual, steps=exp.steps, same=same, jax=lambda: jax_transformer(net, data))
+    return Race(ours, usual, steps=exp.steps, same=same, work=our_loop(exp)[0],
+                jax=lambda: jax_transformer(net, data))
 
 # %% ../../nbs/lab/02_bench.ipynb #7a86ffe7
 class UsualXOR(nn.Module):
@@ -299,7 +307,7 @@ class Row:
     must:float # At least
     aim:float # Better
 
-# %% ../../nbs/lab/02_bench.ipynb #af9b06c0
+# %% ../../nbs/lab/02_bench.ipynb #194b3bd8
 rows = {
     'parity-32': Row('(40,3)-parity, width 100, batch 32, bank of 32, per seed-step',
                      lambda q: parity_race(32), 'ratio', 15, 25),
@@ -313,17 +321,20 @@ rows = {
     'addition-peak': Row('addition, MLP: share of the sgemm peak', 'addition', 'peak', .5, .7),
     'transformer-peak': Row('addition, transformer: share of the sgemm peak',
                             'transformer', 'peak', .5, .7),
+    'compiled': Row('the transformer with compiled steps',
+                    lambda q: transformer_race(compile=True), 'ratio', 5, 10),
+    'compiled-peak': Row('the same: share of the sgemm peak', 'compiled', 'peak', .5, .7),
     'xor': Row('XOR clusters, width 2048, 400 examples in 80,000 dimensions',
                lambda q: xor_race(8000 if q else 80_000), 'ratio', 100, 200),
 } # name -> Row; a name in place of a race takes that row's
 
-# %% ../../nbs/lab/02_bench.ipynb #6fd6bc62
+# %% ../../nbs/lab/02_bench.ipynb #9eb2a6e9
 def _ratios(race, t):
     "The columns of one race, for each round."
     ours = (t.step + race.looks*t.look)/race.replicas
     out = dict(ratio=(t.usual + t.usual_look)/ours, ratio_100=(t.usual + t.usual_look/100)/ours,
                step_only=t.usual/(t.step/race.replicas), ours=ours)
-    out['peak'] = flops(race.ours[0])/t.step/(2*_square**3/t.gemm)
+    out['peak'] = flops(race.work or race.ours[0])/t.step/(2*_square**3/t.gemm)
     if 'jax' in t: out['jax'] = t.jax/(t.step/race.replicas)
     return pd.DataFrame(out)
 
@@ -490,7 +501,7 @@ def _line(name, row, found):
                 must=row.must, aim=row.aim, verdict=said, rounds=len(r), bytes=found['bytes'],
                 **{k: q.loc[.5, k] for k in r})
 
-# %% ../../nbs/lab/02_bench.ipynb #0212d6a6
+# %% ../../nbs/lab/02_bench.ipynb #cb957da0
 def bench(
     pattern:str='*', # Which rows, e.g. 'parity*'
     quick:bool=False, # A few rounds, and a smaller XOR cluster
@@ -507,7 +518,7 @@ def bench(
         if of not in found: found[of] = run_race(rows[of].race(quick), quick)
         lines.append(_line(name, row, found[of]))
     result = dict(machine=info, quick=quick, rows=lines)
-    if path: open(path, 'w').write(json.dumps(result, indent=1, default=float))
+    if path: write_atomic(Path(path), json.dumps(result, indent=1, default=float).encode())
     return result
 
 # %% ../../nbs/lab/02_bench.ipynb #836b8108
