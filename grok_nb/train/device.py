@@ -46,14 +46,14 @@ def threads(
     try: yield
     finally: torch.set_num_threads(before)
 
-# %% ../../nbs/train/00_device.ipynb #2724f09d
+# %% ../../nbs/train/00_device.ipynb #d14536f1
 @lru_cache(1)
 def hold_memory(
     limit:int=2**28, # Bytes of freed memory that the process may keep
 )->bool: # Did the C library listen?
-    "Ask the C library to keep freed memory; only once, and not if the environment has settings of its own."
+    "Ask the C library to keep freed memory; once, and not if the environment has its own settings."
     if any(k.startswith('MALLOC_') or k == 'GLIBC_TUNABLES' for k in os.environ): return False
     try: mallopt = ctypes.CDLL('libc.so.6').mallopt
     except (OSError, AttributeError): return False
-    largest, trim = -3, -1                           # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD of malloc.h
+    largest, trim = -3, -1                       # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD of malloc.h
     return mallopt(largest, 2**25) == 1 and mallopt(trim, limit) == 1
