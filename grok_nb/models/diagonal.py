@@ -10,11 +10,11 @@ import torch
 from .bank import Model
 from ..tasks.config import config, real, refuse, whole
 
-# %% ../../nbs/models/05_diagonal.ipynb #5b761c24
+# %% ../../nbs/models/05_diagonal.ipynb #d964bbb3
 @config
 class DiagonalNet(Model):
     "A linear predictor with the weights u**depth - v**depth."
-    show = ('depth', 'alpha')
+    show = ('depth',)
     depth:int = whole(2, low=1) # The power L
     alpha:float = real(1., low=0, open='low', varies=True) # Each entry of u and v at the start
     norm:float = real(None, low=0, open='low', varies=True, none=True) # Instead: norm of them all

@@ -11,7 +11,7 @@ from .config import config, one_of, real, refuse, whole
 from .seeds import bits_of, generator, random_bits, random_bytes
 from .task import Sampled, check_size
 
-# %% ../../nbs/tasks/12_boolean.ipynb #8a3f3a71
+# %% ../../nbs/tasks/12_boolean.ipynb #bfcf76c8
 _listed = 20 # Up to so many bits, all 2^n inputs can be listed
 
 @config
@@ -29,6 +29,8 @@ class Boolean(Sampled):
 
     def check(self):
         if self.k > self.n: refuse('Boolean', 'k', self.k, f'at most n = {self.n}')
+        if not self.online and self.test >= 2**self.n:
+            refuse('Boolean', 'test', self.test, f'below 2^{self.n}, the number of inputs there are')
         if not self.online and self.train + self.test > 2**self.n:
             allowed = f'at most 2^{self.n} - test = {2**self.n - self.test}'
             refuse('Boolean', 'train', self.train, allowed)

@@ -387,7 +387,7 @@ def _try(exp, device, data):
         look = Look(s.bank, start, data, exp.task, s.step, exp.optim, s.opt)
         answers(exp.probes, look)
 
-# %% ../../nbs/train/10_fit.ipynb #b7daa789
+# %% ../../nbs/train/10_fit.ipynb #e2364080
 def fit(
     exp:Experiment, # What to train
     store=None, # A `Store` or its path; None for the default one
@@ -399,8 +399,9 @@ def fit(
     "Train an experiment, take it from the store, or go on; Ctrl-C returns what was done so far."
     if not isinstance(exp, Experiment): refuse('fit', 'exp', exp, 'an Experiment')
     device = pick_device(device)
-    if device.type == 'mps' and exp.dtype == 'float64':
-        refuse('fit', 'device', 'mps', "'cpu' or 'cuda' for float64, which MPS does not have")
+    if device.type == 'mps' and (exp.dtype == 'float64' or exp.loss.log):
+        allowed = "'cpu' or 'cuda' for float64 and log-domain losses, which MPS does not have"
+        refuse('fit', 'device', 'mps', allowed)
     store = store if isinstance(store, Store) else Store(store)
     folder = store.folder(exp)
     cached = folder.finished()
