@@ -17,7 +17,7 @@ __all__ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 
            'judge', 'make_bank', 'margin', 'network', 'note', 'one_of', 'open_run', 'part', 'parts', 'plot', 'preset',
            'presets', 'probe', 'real', 'report', 'ruled', 'runs', 'scale', 'timeline', 'use_style', 'whole']
 
-# %% ../index.ipynb #1e2301f2
+# %% ../index.ipynb #2929f1c3
 # What `from grok_nb.all import *` offers; in the package this is grok_nb/all.py
 from .analysis import curves, fourier, margin
 from .analysis.curves import plot, timeline
@@ -33,6 +33,8 @@ from .models.init import He, Init, Normal, PyTorch, Sign, Sparse, Xavier
 from .models.mlp import MLP
 from .models.module import Network, as_module, network
 from .models.transformer import Transformer, gpt
+
+# %% ../index.ipynb #27db2905
 from .papers.ledger import Evidence, claim, judge, scale
 from .tasks.array import Array, array
 from .tasks.arrays import Arrays, Digits
@@ -47,6 +49,8 @@ from .tasks.modular import ModularArithmetic
 from .tasks.seeds import generator
 from .tasks.task import Sampled, Task
 from .tasks.xor import XORCluster
+
+# %% ../index.ipynb #b8d549aa
 from .theory import cyclic
 from .train.diagonal_flow import diagonal_flow
 from .train.experiment import Experiment
