@@ -187,7 +187,7 @@ class UsualTransformer(nn.Module):
         x = torch.cat([x, torch.full_like(x[:, :1], self.p)], 1)
         return self.U(self.block(self.E(x) + self.P))[:, -1]
 
-# %% ../../nbs/lab/02_bench.ipynb #c891e637
+# %% ../../nbs/lab/02_bench.ipynb #8f89dc65
 def _as_usual(p):
     "Our transformer's parameters (or gradients) in the shapes and the order of the usual one's."
     b = {k.removeprefix('blocks.0.'): v for k,v in p.items()}
@@ -197,11 +197,13 @@ def _as_usual(p):
 
 def transformer_race(
     compile:bool=False, # Compile our steps?
-)->Race:
+)->Race: # None where steps cannot be compiled
     "Addition modulo 113: a transformer that computes all positions against one that need not."
     exp = Experiment(ModularArithmetic(p=113, train_frac=.3), Transformer(),
                      AdamW(lr=.001, wd=1., beta2=.98), steps=20_000)
     *ours, s, data = our_loop(exp, compile)
+    if compile: ours[0]()                                    # the first step compiles, or fails to
+    if compile and s.bank.compiled is None: return None
     net, sets = UsualTransformer(), list(data.values())
     usual = usual_loop(net, _adamw(net, .001), F.cross_entropy, lambda: sets[0], sets)
     same = _compare(exp, s, net, F.cross_entropy, *sets[0], _as_usual)
@@ -501,12 +503,12 @@ def _line(name, row, found):
                 must=row.must, aim=row.aim, verdict=said, rounds=len(r), bytes=found['bytes'],
                 **{k: q.loc[.5, k] for k in r})
 
-# %% ../../nbs/lab/02_bench.ipynb #cb957da0
+# %% ../../nbs/lab/02_bench.ipynb #eea74951
 def bench(
     pattern:str='*', # Which rows, e.g. 'parity*'
     quick:bool=False, # A few rounds, and a smaller XOR cluster
     path:str=None, # Write the result here as JSON
-)->dict: # 'machine', 'quick' and 'rows'
+)->dict: # 'machine', 'quick', 'rows', and the names of rows that were 'left_out'
     "Run the benchmark."
     names = [k for k in rows if fnmatch.fnmatch(k, pattern)]
     if not names: refuse('bench', 'rows', pattern, 'a pattern that fits one of ' + ', '.join(rows))
@@ -515,13 +517,17 @@ def bench(
     for name in names:
         row = rows[name]
         of = row.race if isinstance(row.race, str) else name
-        if of not in found: found[of] = run_race(rows[of].race(quick), quick)
-        lines.append(_line(name, row, found[of]))
-    result = dict(machine=info, quick=quick, rows=lines)
+        if of not in found:
+            race = rows[of].race(quick)
+            found[of] = race and run_race(race, quick)
+        if found[of]: lines.append(_line(name, row, found[of]))
+    done = {o['row'] for o in lines}
+    left = [k for k in names if k not in done]
+    result = dict(machine=info, quick=quick, rows=lines, left_out=left)
     if path: write_atomic(Path(path), json.dumps(result, indent=1, default=float).encode())
     return result
 
-# %% ../../nbs/lab/02_bench.ipynb #836b8108
+# %% ../../nbs/lab/02_bench.ipynb #e8835d74
 def _number(v, column): return f'{v:.0%}' if column == 'peak' else f'{v:.3g}x'
 
 def table(
@@ -529,6 +535,7 @@ def table(
 )->pd.DataFrame:
     "The table of a benchmark: each row with its must, its aim, and whether it reaches them."
     out = []
+    if not result['rows']: return pd.DataFrame()
     for r in result['rows']:
         n = {k: _number(r[k], r['column']) for k in ('must', 'aim', 'value', 'low', 'high')}
         line = {'workload': r['says'], 'must': n['must'], 'aim': n['aim'], 'measured': n['value'],
@@ -539,7 +546,7 @@ def table(
         out.append(line)
     return pd.DataFrame(out).fillna('').set_index('workload')
 
-# %% ../../nbs/lab/02_bench.ipynb #3fb50d61
+# %% ../../nbs/lab/02_bench.ipynb #4c46b75c
 def about(
     result:dict, # What `bench` gave
 )->str:
@@ -551,6 +558,8 @@ def about(
              versions, f'sgemm: {speed} GFLOP per second of CPU time']
     jax = any('jax' in r for r in result['rows'])
     if not jax: lines.append('JAX is not installed: its column is left out')
+    left = ', '.join(result['left_out'])
+    if left: lines.append(f'steps cannot be compiled here, so these rows are left out: {left}')
     return '\n'.join(lines)
 
 # %% ../../nbs/lab/02_bench.ipynb #e0575a17

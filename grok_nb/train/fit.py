@@ -225,7 +225,7 @@ def stepper(
                       stacklevel=2)
         return plain
 
-# %% ../../nbs/train/10_fit.ipynb #3ae7a718
+# %% ../../nbs/train/10_fit.ipynb #65aadb79
 class Compiled(Bank):
     "A bank with a compiled forward pass for training."
     def __init__(self,
@@ -238,7 +238,7 @@ class Compiled(Bank):
         if self.compiled is None or not torch.is_grad_enabled(): return super().__call__(x)
         try: return self.compiled(self.params, x)
         except Exception as e:
-            reason = (str(e) or type(e).__name__).splitlines()[0]
+            reason = ' '.join((str(e) or type(e).__name__).split())[:120]
             warnings.warn(f'fit: torch.compile does not work here ({reason}); going on without it',
                           stacklevel=2)
             self.compiled = None
