@@ -17,7 +17,7 @@ __all__ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 
            'judge', 'make_bank', 'margin', 'network', 'note', 'one_of', 'open_run', 'part', 'parts', 'plot', 'preset',
            'presets', 'probe', 'real', 'report', 'ruled', 'runs', 'scale', 'timeline', 'use_style', 'whole']
 
-# %% ../index.ipynb #2929f1c3
+# %% ../index.ipynb #c8f7bba7
 # What `from grok_nb.all import *` offers; in the package this is grok_nb/all.py
 from .analysis import curves, fourier, margin
 from .analysis.curves import plot, timeline
@@ -31,7 +31,8 @@ from .models.embed import Embedding, Fixed, Free, Linear, LowRank
 from .models.factorisation import MatrixFactorisation
 from .models.init import He, Init, Normal, PyTorch, Sign, Sparse, Xavier
 from .models.mlp import MLP
-from .models.module import Network, as_module, network
+from .models.module import Network, network
+from .models.plain import as_module, lens_weights, to_transformer_lens
 from .models.transformer import Transformer, gpt
 
 # %% ../index.ipynb #27db2905
