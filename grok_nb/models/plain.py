@@ -42,24 +42,29 @@ class Replica(nn.Module):
         params = {k: getattr(self, self._safe(k))[None] for k in self.names}
         return self.model.forward(params, x)[0]
 
-# %% ../../nbs/models/12_plain.ipynb #3cb0cd76
+# %% ../../nbs/models/12_plain.ipynb #328b2989
 @singledispatch
 def _module(model, bank, r): return Replica(bank, r)
+
+def _check(where, bank, r):
+    "Is there such a replica?"
+    if not isinstance(bank, Bank): refuse(where, 'bank', type(bank).__name__, 'a Bank')
+    if r not in range(len(bank)): refuse(where, 'r', r, f'a replica from 0 to {len(bank) - 1}')
 
 def as_module(
     bank:Bank, # The networks
     r:int=0, # Which replica
 )->nn.Module: # takes inputs `(n, ...)` and gives `(n, outputs)`
     "One replica of a bank as an ordinary module with its own copy of the weights."
-    if not isinstance(bank, Bank): refuse('as_module', 'bank', type(bank).__name__, 'a Bank')
-    if not 0 <= r < len(bank): refuse('as_module', 'r', r, f'a replica from 0 to {len(bank) - 1}')
+    _check('as_module', bank, r)
     some = next(iter(bank.params.values()))
     return _module(bank.model, bank, r).to(some.device, some.dtype)
 
-# %% ../../nbs/models/12_plain.ipynb #e13fc788
-_module.register(Network)(lambda model, bank, r: build_module(bank, r))
+# %% ../../nbs/models/12_plain.ipynb #a0ab5742
+@_module.register
+def _(model:Network, bank, r): return build_module(bank, r)
 
-# %% ../../nbs/models/12_plain.ipynb #e243f5ae
+# %% ../../nbs/models/12_plain.ipynb #74e67b06
 class Power(nn.Module):
     "z to the power k."
     def __init__(self,
@@ -70,6 +75,7 @@ class Power(nn.Module):
     def forward(self, z): return z**self.k
     def extra_repr(self): return str(self.k)
 
+# %% ../../nbs/models/12_plain.ipynb #55efcbb4
 class TableSum(nn.Module):
     "A table for each position, or one for all: adds the rows that the tokens name, and a bias."
     def __init__(self,
@@ -131,7 +137,7 @@ def _(model:MLP, bank, r):
         layers += [act, *_still([_linear(p[f'W{i}'], p.get(f'b{i}'))], [f'W{i}'], model.frozen)]
     return nn.Sequential(*layers)
 
-# %% ../../nbs/models/12_plain.ipynb #ec7b65e9
+# %% ../../nbs/models/12_plain.ipynb #2bf21d67
 def _hold(module, **tensors):
     for k,v in tensors.items(): setattr(module, k, nn.Parameter(v.detach().clone()))
 
@@ -147,6 +153,7 @@ class Diagonal(nn.Module):
         _hold(self, u=u, v=v)
     def forward(self, x): return (x @ (self.u**self.L - self.v**self.L))[:, None]
 
+# %% ../../nbs/models/12_plain.ipynb #0a54b4b9
 class Entries(nn.Module):
     "Entries of `U U^T - V V^T`."
     def __init__(self,
@@ -182,7 +189,7 @@ def _(model:Difference, bank, r):
     a, b = (as_module(Bank(model.model, copy_of(bank.params, c)), r) for c in 'ab')
     return Subtract(a, b, model.factor)
 
-# %% ../../nbs/models/12_plain.ipynb #5299350c
+# %% ../../nbs/models/12_plain.ipynb #000afb66
 class Attention(nn.Module):
     "Causal attention without biases; heads side by side."
     def __init__(self,
@@ -199,6 +206,7 @@ class Attention(nn.Module):
         z = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.o(z.transpose(1, 2).reshape(n, S, -1))
 
+# %% ../../nbs/models/12_plain.ipynb #e51eb73c
 class Block(nn.Module):
     "Attention and hidden neurons, each added to the stream."
     def __init__(self,
@@ -221,7 +229,7 @@ def _layer_norm(p, name):
     ln.weight, ln.bias = (nn.Parameter(p[f'{name}.{k}'].clone()) for k in 'wb')
     return ln
 
-# %% ../../nbs/models/12_plain.ipynb #47020bd2
+# %% ../../nbs/models/12_plain.ipynb #4c7de6c7
 def _sub(p, at): return {k.removeprefix(at): v for k,v in p.items() if k.startswith(at)}
 
 class Decoder(nn.Module):
@@ -242,6 +250,7 @@ class Decoder(nn.Module):
         if self.equals is not None: x = F.pad(x, (0, 1), value=self.equals)
         return self.head(self.ln(self.blocks(self.embed(x) + self.pos)[:, -1]))
 
+# %% ../../nbs/models/12_plain.ipynb #f975dcd8
 def _tokens(model, p):
     "Token vectors of one replica, '=' last."
     E = p['E'] if model.embed is None else model.embed.matrix({k: v[None] for k,v in p.items()})[0]
@@ -252,12 +261,13 @@ def _(model:Transformer, bank, r):
     p = {k: v[r].detach() for k,v in bank.params.items()}
     return Decoder(p, _tokens(model, p), model)
 
-# %% ../../nbs/models/12_plain.ipynb #800cd6cf
+# %% ../../nbs/models/12_plain.ipynb #66cfa392
 def lens_weights(
     bank:Bank, # Of a `Transformer`
     r:int=0, # Which replica
 )->dict: # name -> tensor
     "The weights of one replica under the names of TransformerLens."
+    _check('lens_weights', bank, r)
     m = bank.model
     if not isinstance(m, Transformer): refuse('lens_weights', 'bank', m, 'of a Transformer')
     p = {k: v[r].detach() for k,v in bank.params.items()}
