@@ -5,52 +5,88 @@
 # %% auto #0
 __all__ = ['timeline', 'plot']
 
-# %% ../../nbs/analysis/02_curves.ipynb #ee6a3532
+# %% ../../nbs/analysis/02_curves.ipynb #49fdd68c
+import math
+from numbers import Real
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from .style import colours, use_style
 from ..tasks.config import refuse
 from ..train.run import Run, first_time, splits
 
-# %% ../../nbs/analysis/02_curves.ipynb #05c6d700
-def _frame(source):
+# %% ../../nbs/analysis/02_curves.ipynb #6934e01c
+def _frame(source, where):
     "The tidy history of a run, or the frame itself."
-    return source.history if isinstance(source, Run) else source
+    h = source.history if isinstance(source, Run) else source
+    need = {'step', 'split', 'replica'}
+    if isinstance(h, pd.DataFrame) and need <= set(h) and {'accuracy', 'loss'} & set(h): return h
+    allowed = 'a Run, or a frame with step, split, replica, and accuracy or loss'
+    refuse(where, 'source', type(source).__name__, allowed)
+
+def _metric(h, metric, where):
+    "The metric that was asked for; accuracy, or loss where there is none."
+    known = 'accuracy' in h and h.accuracy.notna().any()
+    if metric is None: metric = 'accuracy' if known or 'loss' not in h else 'loss'
+    if metric not in ('accuracy', 'loss'): refuse(where, 'metric', metric, "'accuracy' or 'loss'")
+    if metric not in h: refuse(where, 'metric', metric, 'a column of the history')
+    return metric
+
+def _thresholds(threshold, metric):
+    "The threshold of each split."
+    if threshold is None: threshold = dict(accuracy=.99, loss=1e-4)[metric]
+    pair = tuple(threshold) if isinstance(threshold, (tuple, list)) else (threshold,)*2
+    ok = (lambda v: 0 < v <= 1) if metric == 'accuracy' else math.isfinite
+    if len(pair) == 2 and all(isinstance(v, Real) and ok(v) for v in pair): return pair
+    one = 'a number in (0, 1]' if metric == 'accuracy' else 'a finite number'
+    refuse('timeline', 'threshold', threshold, f'{one}, or a pair of them for train and test')
+
+# %% ../../nbs/analysis/02_curves.ipynb #0b6e4bef
+def _inverse(t, tested):
+    "1/gap; 0 for never, infinite where there is no delay, missing where there is nothing to tell."
+    late = t.gap.astype('Float64').to_numpy(dtype=float, na_value=np.nan)
+    inverse = np.where(late > 0, 1/np.where(late > 0, late, 1), np.where(late <= 0, np.inf, np.nan))
+    return np.where(tested, np.where(t.generalised.isna(), 0., inverse), np.nan)
 
 def timeline(
     source, # A `Run`, or a tidy history
-    threshold:float=.99, # The accuracy that counts as knowing
-)->pd.DataFrame:
+    threshold:float=None, # What counts as knowing, or a pair; .99, or 1e-4 for a loss
+    metric:str=None, # 'accuracy' or 'loss'; accuracy, unless the task has none
+)->pd.DataFrame: # replica, memorised, generalised, gap, inverse
     "When each replica memorised and generalised, and the gap between."
-    if not 0 < threshold <= 1: refuse('timeline', 'threshold', threshold, 'a number in (0, 1]')
-    first = {s: first_time(_frame(source), f'{s} accuracy >= {threshold}') for s in splits}
+    h = _frame(source, 'timeline')
+    metric = _metric(h, metric, 'timeline')
+    pair, sign = _thresholds(threshold, metric), '>=' if metric == 'accuracy' else '<='
+    first = {s: first_time(h, f'{s} {metric} {sign} {v!r}') for s,v in zip(splits, pair)}
     t = pd.DataFrame(dict(memorised=first['train'], generalised=first['test']))
-    return t.assign(gap=t.generalised - t.memorised).rename_axis('replica').reset_index()
+    t['gap'] = t.generalised - t.memorised
+    tested = h[h.split == 'test'].groupby('replica')[metric].count().reindex(t.index) > 0
+    return t.assign(inverse=_inverse(t, tested)).rename_axis('replica').reset_index()
 
 Run.timeline = timeline
 
-# %% ../../nbs/analysis/02_curves.ipynb #d2d5be77
+# %% ../../nbs/analysis/02_curves.ipynb #3a2219bd
 def plot(
     source, # A `Run`, or a tidy history
     metric:str=None, # 'accuracy' or 'loss'; accuracy, unless the task has none
     ax=None, # Where to draw; a new figure if left out
 ):
     "Train and test curves with a band over replicas, on logarithmic steps."
-    h = _frame(source)
-    if metric is None: metric = 'accuracy' if h.accuracy.notna().any() else 'loss'
-    if metric not in ('accuracy', 'loss'): refuse('plot', 'metric', metric, "'accuracy' or 'loss'")
-    if ax is None:
-        use_style()
-        ax = plt.subplots(layout='constrained')[1]
+    h = _frame(source, 'plot')
+    metric = _metric(h, metric, 'plot')
     h = h[h.step > 0]   # a logarithm has no place for step 0
     if h.empty:
         refuse('plot', 'source', 'a history of step 0 alone', 'measured at a later step too')
+    if ax is None:
+        use_style()
+        ax = plt.subplots(layout='constrained')[1]
     sns.lineplot(h, x='step', y=metric, hue='split', palette=colours, ax=ax,
                  estimator='median', errorbar=('pi', 100))
     ax.set(xscale='log', xlabel='training step', ylabel=metric)
     if metric == 'accuracy': ax.set(ylim=(-.02, 1.03))
-    elif (h.loss.dropna() > 0).all(): ax.set(yscale='log')     # not for a loss that is a logarithm
+    elif (h.loss > 0).any() and not (h.loss < 0).any():         # not a loss that is a logarithm
+        ax.set(yscale='log')
     sns.move_legend(ax, 'best', title=None)
     return ax
 
