@@ -14,20 +14,32 @@ from .curves import plot
 from ..tasks.config import refuse
 from ..train.run import Run
 
-# %% ../../nbs/analysis/40_elsewhere.ipynb #1146071f
+# %% ../../nbs/analysis/40_elsewhere.ipynb #d4262df5
 def to_dataframe(
     run:Run, # What to tell of
 )->pd.DataFrame: # replica, seed, ..., step, split, loss, accuracy, and a column for each probe
     "All that was measured of a run in one tidy frame, with what is particular to each replica."
     out = run.replicas().merge(run.history, on='replica', validate='one_to_many')
     if not run.config.probes: return out
-    return out.merge(run.probes, on=['step', 'replica'], validate='many_to_one')
+    return out.merge(run.probes, 'left', on=['step', 'replica'], validate='many_to_one')
 
 Run.to_dataframe = to_dataframe
 
-# %% ../../nbs/analysis/40_elsewhere.ipynb #704cc858
+# %% ../../nbs/analysis/40_elsewhere.ipynb #165565dd
 _endings = ('.png', '.pdf', '.svg')
 
+def _write(fig, path):
+    "Write a figure to a file that appears only when it is complete, and close it."
+    part = path.with_name(f'.{os.getpid()}.{path.name}')
+    try:
+        fig.savefig(part, format=path.suffix[1:], bbox_inches='tight')
+        os.replace(part, path)
+    finally:
+        plt.close(fig)
+        part.unlink(missing_ok=True)
+    return path
+
+# %% ../../nbs/analysis/40_elsewhere.ipynb #52654ab7
 def save_figure(
     run:Run, # What to draw
     path, # Where to write; the ending says how: .png, .pdf or .svg
@@ -40,14 +52,6 @@ def save_figure(
         refuse('save_figure', 'path', path.name, f'a name that ends in one of {_endings}')
     if not path.parent.is_dir():
         refuse('save_figure', 'path', str(path), 'in a folder that exists')
-    fig = draw(run, **({} if metric is None else dict(metric=metric))).figure
-    part = path.with_name(f'.{os.getpid()}.{path.name}')
-    try:
-        fig.savefig(part, format=path.suffix[1:], bbox_inches='tight')
-        os.replace(part, path)
-    finally:
-        plt.close(fig)
-        part.unlink(missing_ok=True)
-    return path
+    return _write(draw(run, **({} if metric is None else dict(metric=metric))).figure, path)
 
 Run.save_figure = save_figure
