@@ -140,12 +140,13 @@ def _decompose(table, inverse, classes):
     else: refuse('irreps', 'group', f'of order {len(table)}', 'one whose eigenvalues come apart')
     return [(k, chi, _matrices(_settled(B), table)) for k,chi,B in sorted(found, key=_place)]
 
-# %% ../../nbs/tasks/17_irreps.ipynb #ac63ece4
+# %% ../../nbs/tasks/17_irreps.ipynb #dd809d3a
 def partitions(
     n:int, # What the parts add up to
     most:int=None, # The largest part allowed; n if left out
 )->list: # of tuples, largest first
     "All ways to write n as a sum of positive whole numbers, ignoring order."
+    if not isinstance(n, int) or n < 0: refuse('partitions', 'n', n, 'a whole number >= 0')
     if n == 0: return [()]
     top = n if most is None else min(n, most)
     return [(k, *rest) for k in range(top, 0, -1) for rest in partitions(n - k, k)]
@@ -162,12 +163,15 @@ def _beta_character(beta, cycles):
         total += (-1)**passed*_beta_character(beta - {b} | {b - r}, rest)
     return total
 
-# %% ../../nbs/tasks/17_irreps.ipynb #4e74b706
+# %% ../../nbs/tasks/17_irreps.ipynb #4c6a3fe5
 def symmetric_character(
     shape:tuple, # A partition of n: which irrep; `(n,)` is the trivial one
     cycles:tuple, # A partition of n: the lengths of the cycles of a permutation
 )->int:
     "The character of an irrep of the symmetric group, exactly."
+    for name,parts in dict(shape=shape, cycles=cycles).items():
+        if tuple(sorted(parts, reverse=True)) != tuple(parts) or min(parts, default=1) < 1:
+            refuse('symmetric_character', name, parts, 'a partition: whole numbers, largest first')
     if sum(shape) != sum(cycles):
         refuse('symmetric_character', 'cycles', cycles, f'a partition of {sum(shape)}')
     rows = len(shape)
@@ -183,12 +187,13 @@ def symmetric_characters(
     names = ['(' + '+'.join(map(str, k)) + ')' for k in kinds]
     return pd.DataFrame(rows, names, names)
 
-# %% ../../nbs/tasks/17_irreps.ipynb #119cc3d5
+# %% ../../nbs/tasks/17_irreps.ipynb #3dc8712f
 def cycle_type(
     p, # A permutation as the list of p(0), ..., p(n-1)
 )->tuple: # the lengths of its cycles, longest first
     "How a permutation falls into cycles."
     p, out, left = list(map(int, p)), [], set(range(len(p)))
+    if set(p) != left: refuse('cycle_type', 'p', p, 'each of 0 to n - 1 once')
     while left:
         i, length = min(left), 0
         while i in left: left.discard(i); i = p[i]; length += 1

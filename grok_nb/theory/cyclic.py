@@ -20,7 +20,7 @@ def max_margin(
     if p < 3 or not is_prime(p): refuse('max_margin', 'p', p, 'an odd prime')
     return (2/27)**.5/(p**.5*(p - 1))
 
-# %% ../../nbs/theory/01_cyclic.ipynb #864a6d2e
+# %% ../../nbs/theory/01_cyclic.ipynb #c4ebdc68
 def expected_margin(
     u:torch.Tensor, # What a adds to a neuron, `(..., p)`
     v:torch.Tensor, # What b adds, `(..., p)`
@@ -28,6 +28,9 @@ def expected_margin(
 )->torch.Tensor: # `(...)`
     "Margin of a square neuron for addition, averaged over all pairs and all wrong classes."
     p = u.shape[-1]
+    if p < 2 or {v.shape[-1], w.shape[-1]} != {p}:
+        said = tuple(t.shape[-1] for t in (u, v, w))
+        refuse('expected_margin', 'p', said, 'the same for u, v and w, and >= 2')
     F = [torch.fft.fft(t.to(torch.float64)) for t in (u, v, w)]
     return (F[0]*F[1]*F[2].conj())[..., 1:].sum(-1).real*2/((p - 1)*p**2)   # conj: w is real
 
@@ -49,11 +52,12 @@ def cosine_network(
     W0 = torch.stack([torch.stack(U, 1), torch.stack(V, 1)])[None]
     return Bank(MLP(width=4*(p - 1), act='square'), dict(W0=W0, W1=torch.stack(W)[None]))
 
-# %% ../../nbs/theory/01_cyclic.ipynb #298d7f31
+# %% ../../nbs/theory/01_cyclic.ipynb #2340d932
 def table_network(
-    p:int, # The modulus
+    p:int, # The modulus, 2 or more
 )->Bank: # one replica of width 2 p^2, in double precision
     "A perfect network for addition modulo `p` with a pair of neurons for each pair of numbers."
+    if not isinstance(p, int) or p < 2: refuse('table_network', 'p', p, 'a whole number >= 2')
     eye = torch.eye(p, dtype=torch.float64)
     a, b = torch.cartesian_prod(torch.arange(p), torch.arange(p)).T
     u, v, w = eye[a], eye[b], eye[(a + b) % p]/4

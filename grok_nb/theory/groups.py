@@ -126,7 +126,7 @@ def group_margin(
     t = character_table(group)
     return float(_formula(t)) if excess(t) < 0 else margin_program(t).margin
 
-# %% ../../nbs/theory/03_groups.ipynb #adc739e9
+# %% ../../nbs/theory/03_groups.ipynb #0e114232
 def _neurons(M):
     "Tables `(|G|, 2 D^3)` of u, v and w that make up 4 tr(M(a) M(b) M(c)^T)."
     i, j, k = torch.cartesian_prod(*[torch.arange(M.shape[1])]*3).T
@@ -134,11 +134,11 @@ def _neurons(M):
     return [torch.cat(pair, 1) for pair in ((u, u), (v, -v), (w, -w))]
 
 def group_network(
-    group:Group, # Of 1000 elements at most
+    group:Group, # Of 2 to 1000 elements
 )->Bank: # one replica, in double precision
     "A network that composes the elements of a group with the largest margin, and has norm 1."
-    if not isinstance(group, Group) or group.order > 1000:
-        refuse('group_network', 'group', group, 'a Group of 1000 elements at most')
+    if not isinstance(group, Group) or not 2 <= group.order <= 1000:
+        refuse('group_network', 'group', group, 'a Group of 2 to 1000 elements')
     amounts = margin_program(_from_irreps(group)).irreps.amount
     parts = [_neurons((a/4)**(1/3)*r.matrices) for r,a in zip(irreps(group).parts[1:], amounts)
              if a > 1e-9*amounts.max()]

@@ -15,7 +15,7 @@ from ..models.mlp import MLP
 from ..tasks.config import refuse
 from ..tasks.seeds import generator
 
-# %% ../../nbs/theory/12_one_step.ipynb #c011c376
+# %% ../../nbs/theory/12_one_step.ipynb #873c55e0
 def quadruples(
     x:torch.Tensor, # Inputs `(n, d)`
 )->torch.Tensor: # `(4, n, d)`: x, -x, x' and -x'
@@ -34,6 +34,8 @@ def right_in_four(
     "On how many of the four points that belong to each input is each network right?"
     q = quadruples(x)
     y = (q[..., 0]*q[..., 1]).sign()
+    outputs = bank(q[0]).shape[-1]
+    if outputs != 1: refuse('right_in_four', 'outputs', outputs, '1')
     return sum((bank(a)[..., 0]*b > 0).long() for a,b in zip(q, y))
 
 # %% ../../nbs/theory/12_one_step.ipynb #c1f7770d
@@ -68,13 +70,14 @@ def clean(
     "Where the ideal embedding puts inputs: nu of each signal."
     return x[:, :2] @ _signal.to(x)
 
-# %% ../../nbs/theory/12_one_step.ipynb #1d92f243
+# %% ../../nbs/theory/12_one_step.ipynb #8148c7c3
 def noise_scale(
     n:int, # Training examples
     dim:int, # p, number of coordinates
     eps:float, # Size of the noise in each coordinate
 )->float:
     "eps^2 sqrt(p/n) log n: how far the noise may move an embedded example (Lemma A.2)."
+    if n < 2: refuse('noise_scale', 'n', n, 'a whole number >= 2')
     return eps**2*(dim/n)**.5*math.log(n)
 
 def noise_tail(
@@ -83,9 +86,10 @@ def noise_tail(
     delta:float, # Frobenius norm of the remainders
 )->float:
     "Bound (31) on the chance that an embedded example lies further than `t` from its clean place."
+    if t <= 0 or eps*delta == 0: return float(t <= 0)                  # without noise: no chance
     return min(1., 6*math.exp(-t**2/(2*eps**2*delta**2)))
 
-# %% ../../nbs/theory/12_one_step.ipynb #244b0166
+# %% ../../nbs/theory/12_one_step.ipynb #cdcb5149
 def assumptions(
     n:int, # Training examples
     dim:int, # p, number of coordinates
@@ -94,8 +98,9 @@ def assumptions(
     v_init:float, # Size of its initial weights
     lr:float, # Step size alpha
     delta:float, # Frobenius norm of the remainders
-)->pd.DataFrame: # assumption, value, at most / at least, C
+)->pd.DataFrame: # assumption, value, limit, C: inf where no constant will do
     "The five assumptions of Theorem 3.2: what is given, its limit at C = 1, and the C it needs."
+    if n < 2: refuse('assumptions', 'n', n, 'a whole number >= 2')
     log, root = math.log(n), m**.5*v_init
     rows = [('A1', eps, (n/(dim*log**3))**.25, False), ('A2', delta, eps*(dim/n)**.5, True),
             ('A3', v_init, log**-1.5, True), ('A4', root, lr, True), ('A5', 2*log**3, m, False)]
@@ -105,20 +110,21 @@ def assumptions(
     if lr > root: need[out.assumption == 'A4'] = math.inf
     return out.drop(columns='scales').assign(C=need.clip(lower=1))
 
-# %% ../../nbs/theory/12_one_step.ipynb #8fc7158c
+# %% ../../nbs/theory/12_one_step.ipynb #f0d983e4
 def draw_target(
     m:int, # Width
     v_init:float, # Size of the initial weights
     seeds=(0,), # One replica for each
 )->Bank: # of inputs `(n, 3)`
     "The wide network of Theorem 3.2 as it starts."
-    if m < 1: refuse('draw_target', 'm', m, 'a whole number >= 1')
+    if not isinstance(m, int) or m < 1: refuse('draw_target', 'm', m, 'a whole number >= 1')
     def one(seed):
         bits = torch.randint(2, (4, m), generator=generator('target', seed)).double()*2 - 1
         return v_init*bits[:3], bits[3:].T/m**.5
     V, a = (torch.stack(t) for t in zip(*map(one, seeds)))
     return Bank(MLP(width=m, train='hidden'), dict(W0=V, W1=a))
 
+# %% ../../nbs/theory/12_one_step.ipynb #cb82eb2e
 @torch.no_grad()
 def one_step(
     bank:Bank, # From `draw_target`
@@ -127,6 +133,8 @@ def one_step(
     lr:float, # Step size alpha
 )->Bank:
     "The target after one step of gradient descent on V with the exponential loss, equation (4)."
+    if y.shape != z.shape[:1] or not (y.abs() == 1).all():
+        refuse('one_step', 'y', f'{tuple(y.shape)}', 'one sign, 1 or -1, for each row of z')
     z, y, (V, a) = z.double(), y.double(), (bank.params[k] for k in ('W0', 'W1'))
     pull = y*torch.exp(-y*bank(z)[..., 0])/len(y)                      # (R, n)
     on = (z @ V > 0).double()                                          # (R, n, m)

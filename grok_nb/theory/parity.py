@@ -12,25 +12,27 @@ from ..models.bank import Bank
 from ..models.mlp import MLP
 from ..tasks.config import refuse
 
-# %% ../../nbs/theory/02_parity.ipynb #da52bcf8
+# %% ../../nbs/theory/02_parity.ipynb #d80a2725
 def parity_margin(
-    k:int, # How many bits are multiplied
+    k:int, # How many bits are multiplied, 1 to 170
 )->float:
     "The largest normalised margin for a `k`-bit parity of a network with activation `z^k`."
-    if not isinstance(k, int) or k < 1: refuse('parity_margin', 'k', k, 'a whole number >= 1')
+    if not isinstance(k, int) or not 1 <= k <= 170:                           # 171! is no float
+        refuse('parity_margin', 'k', k, 'a whole number >= 1 and <= 170')
     return math.factorial(k)*(2*(k + 1.)**-(k + 1))**.5
 
-# %% ../../nbs/theory/02_parity.ipynb #89b769ee
+# %% ../../nbs/theory/02_parity.ipynb #0e33ea10
 def neuron_margin(
     u:torch.Tensor, # Weights into a neuron, `(..., n)`
     w:torch.Tensor, # Weights out of it, to the classes -1 and +1, `(..., 2)`
     bits:tuple, # Which inputs are multiplied: the neuron's power is their number
 )->torch.Tensor: # `(...)`
     "Margin of a neuron for the parity of some bits, averaged over all inputs."
-    out = math.factorial(len(bits))*(w[..., 1] - w[..., 0])
-    return out*u[..., list(bits)].prod(-1)
+    S = list(bits)
+    if len(set(S)) < len(S): refuse('neuron_margin', 'bits', bits, 'different places')
+    return math.factorial(len(S))*(w[..., 1] - w[..., 0])*u[..., S].prod(-1)
 
-# %% ../../nbs/theory/02_parity.ipynb #002bf305
+# %% ../../nbs/theory/02_parity.ipynb #1fa74812
 _acts = {1: 'identity', 2: 'square', 3: 'cube'} | {k: f'z^{k}' for k in range(4, 9)}
 
 def parity_network(
@@ -38,8 +40,9 @@ def parity_network(
     bits, # Which of them are multiplied: their places, or a number k for the first k
 )->Bank: # one replica of width 2^(k - 1), in double precision
     "The network that computes a parity of up to 8 bits with the largest margin."
-    S = list(range(bits)) if isinstance(bits, int) else list(bits)
-    if len(S) not in _acts or len(set(S)) < len(S) or not all(0 <= j < n for j in S):
+    S = list(range(bits)) if isinstance(bits, int) else [int(j) for j in bits]
+    good = len(set(S)) == len(S) in _acts and all(0 <= j < n for j in S)
+    if not (good and (isinstance(bits, int) or S == list(bits))):
         refuse('parity_network', 'bits', bits, f'1 to 8 different places from 0 to n - 1 = {n - 1}')
     k = len(S)
     signs = [(1, *rest) for rest in itertools.product((1, -1), repeat=k - 1)]
