@@ -7,21 +7,34 @@ __all__ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 
            'ConstrainedNorm', 'Correlation', 'Cosine', 'CrossEntropy', 'Cube', 'Cyclic', 'DiagonalNet', 'Difference',
            'Digits', 'Dihedral', 'Direction', 'Doubling', 'Embedding', 'Evidence', 'Experiment', 'Exponential',
            'Filter', 'Fixed', 'Free', 'Frequencies', 'GD', 'GaussianGap', 'GramNet', 'Grokfast', 'Group',
-           'GroupComposition', 'He', 'Hinge', 'Init', 'L2', 'L2nu', 'LabelNoise', 'Linear', 'LogCrossEntropy',
-           'LogTime', 'Logistic', 'Loss', 'LossNormalised', 'LowRank', 'MLP', 'MSE', 'Margin', 'MatrixCompletion',
-           'MatrixFactorisation', 'Model', 'ModularArithmetic', 'Movement', 'Muon', 'Network', 'Normal', 'Norms',
-           'Nuclear', 'Optimiser', 'Penalty', 'Perpendicular', 'Probe', 'Product', 'PyTorch', 'Quaternion', 'Run',
-           'SGD', 'Sampled', 'Sign', 'Sparse', 'SparseLinear', 'StableMax', 'Store', 'StoreError', 'Symmetric', 'Task',
-           'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'array', 'as_module', 'chain', 'claim', 'colours', 'config',
-           'curves', 'cyclic', 'diagonal_flow', 'draw_gram', 'embed', 'fit', 'flow', 'fourier', 'generator', 'gpt',
-           'judge', 'make_bank', 'margin', 'network', 'note', 'one_of', 'open_run', 'part', 'parts', 'plot', 'preset',
-           'presets', 'probe', 'real', 'report', 'ruled', 'runs', 'scale', 'timeline', 'use_style', 'whole']
+           'GroupComposition', 'He', 'Hinge', 'Init', 'L2', 'L2nu', 'LabelNoise', 'Linear', 'Linearised',
+           'LogCrossEntropy', 'LogTime', 'Logistic', 'Loss', 'LossNormalised', 'LowRank', 'MLP', 'MSE', 'Margin',
+           'MatrixCompletion', 'MatrixFactorisation', 'Model', 'ModularArithmetic', 'Movement', 'Muon', 'Network',
+           'NoiseLabels', 'Normal', 'Norms', 'Nuclear', 'Optimiser', 'Penalty', 'Perpendicular', 'Probe', 'Product',
+           'PyTorch', 'Quaternion', 'Run', 'SGD', 'Sampled', 'Scaled', 'Sign', 'Sparse', 'SparseLinear', 'StableMax',
+           'Store', 'StoreError', 'Symmetric', 'Task', 'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'array',
+           'as_module', 'chain', 'claim', 'colours', 'completion', 'config', 'curves', 'cyclic', 'delays',
+           'diagonal_flow', 'dial', 'dichotomy', 'draw_gram', 'embed', 'embedding', 'exponents', 'fit', 'flow',
+           'fourier', 'generator', 'gpt', 'groups', 'inside', 'irrep_power', 'irreps', 'judge', 'kernel_accuracy',
+           'kernel_path', 'kernel_ridge', 'kernel_svm', 'kernel_twin', 'kkt', 'lens_weights', 'linearise', 'logits',
+           'make_bank', 'margin', 'network', 'note', 'ntk', 'one_of', 'one_step', 'open_run', 'parity', 'part', 'parts',
+           'phases', 'plot', 'plot_regime', 'preset', 'presets', 'probe', 'progress', 'real', 'regime', 'report',
+           'ruled', 'runs', 'save_figure', 'scale', 'solvers', 'survival', 'timeline', 'to_dataframe',
+           'to_transformer_lens', 'transitions', 'use_style', 'walsh', 'waves', 'whole']
 
-# %% ../index.ipynb #c8f7bba7
+# %% ../index.ipynb #d566fd13
 # What `from grok_nb.all import *` offers; in the package this is grok_nb/all.py
-from .analysis import curves, fourier, margin
+from .analysis import (curves, embedding, fourier, irrep_power, logits, margin, progress,
+                              walsh, waves)
 from .analysis.curves import plot, timeline
+from .analysis.elsewhere import save_figure, to_dataframe
+from .analysis.inside import inside
+from .analysis.kkt import kkt
+from .analysis.linearise import kernel_accuracy, kernel_twin, linearise
+from .analysis.ntk import kernel_path, ntk
+from .analysis.regime import dial, plot_regime, regime
 from .analysis.style import colours, use_style
+from .analysis.transitions import delays, exponents, phases, survival, transitions
 from .lab.report import report
 from .models import embed
 from .models.bank import Bank, Model, make_bank, note
@@ -30,12 +43,15 @@ from .models.difference import Difference
 from .models.embed import Embedding, Fixed, Free, Linear, LowRank
 from .models.factorisation import MatrixFactorisation
 from .models.init import He, Init, Normal, PyTorch, Sign, Sparse, Xavier
+from .models.kernel import kernel_ridge, kernel_svm
+from .models.linearised import Linearised
 from .models.mlp import MLP
 from .models.module import Network, network
 from .models.plain import as_module, lens_weights, to_transformer_lens
+from .models.scaled import Scaled
 from .models.transformer import Transformer, gpt
 
-# %% ../index.ipynb #27db2905
+# %% ../index.ipynb #e8519ec6
 from .papers.ledger import Evidence, claim, judge, scale
 from .tasks.array import Array, array
 from .tasks.arrays import Arrays, Digits
@@ -45,14 +61,16 @@ from .tasks.config import (Config, ConfigError, config, one_of, part, parts, rea
                                   whole)
 from .tasks.groups import (Alternating, Cube, Cyclic, Dihedral, Group, GroupComposition,
                                   Product, Quaternion, Symmetric)
+from .tasks.irreps import irreps
 from .tasks.linear import GaussianGap, SparseLinear
 from .tasks.modular import ModularArithmetic
+from .tasks.noise_labels import NoiseLabels
 from .tasks.seeds import generator
 from .tasks.task import Sampled, Task
 from .tasks.xor import XORCluster
 
-# %% ../index.ipynb #b8d549aa
-from .theory import cyclic
+# %% ../index.ipynb #cc4c9ac4
+from .theory import completion, cyclic, dichotomy, groups, one_step, parity, solvers
 from .train.diagonal_flow import diagonal_flow
 from .train.experiment import Experiment
 from .train.filters import (Chain, ConstrainedNorm, Cosine, Doubling, Filter, Grokfast,
@@ -70,21 +88,26 @@ from .train.probes import (Active, Direction, Frequencies, LogTime, Margin, Move
 from .train.run import Run, open_run, runs
 from .train.store import Store, StoreError
 
-# %% ../index.ipynb #1a501535
+# %% ../index.ipynb #a8778522
 _all_ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 'Boolean', 'Chain',
          'Config', 'ConfigError', 'ConstrainedNorm', 'Correlation', 'Cosine', 'CrossEntropy',
          'Cube', 'Cyclic', 'DiagonalNet', 'Difference', 'Digits', 'Dihedral', 'Direction',
          'Doubling', 'Embedding', 'Evidence', 'Experiment', 'Exponential', 'Filter', 'Fixed',
          'Free', 'Frequencies', 'GD', 'GaussianGap', 'GramNet', 'Grokfast', 'Group',
          'GroupComposition', 'He', 'Hinge', 'Init', 'L2', 'L2nu', 'LabelNoise', 'Linear',
-         'LogCrossEntropy', 'LogTime', 'Logistic', 'Loss', 'LossNormalised', 'LowRank', 'MLP',
-         'MSE', 'Margin', 'MatrixCompletion', 'MatrixFactorisation', 'Model',
-         'ModularArithmetic', 'Movement', 'Muon', 'Network', 'Normal', 'Norms', 'Nuclear',
-         'Optimiser', 'Penalty', 'Perpendicular', 'Probe', 'Product', 'PyTorch', 'Quaternion',
-         'Run', 'SGD', 'Sampled', 'Sign', 'Sparse', 'SparseLinear', 'StableMax', 'Store',
-         'StoreError', 'Symmetric', 'Task', 'Transformer', 'WarmUp', 'XORCluster', 'Xavier',
-         'array', 'as_module', 'chain', 'claim', 'colours', 'config', 'curves', 'cyclic',
-         'diagonal_flow', 'draw_gram', 'embed', 'fit', 'flow', 'fourier', 'generator', 'gpt',
-         'judge', 'make_bank', 'margin', 'network', 'note', 'one_of', 'open_run', 'part',
-         'parts', 'plot', 'preset', 'presets', 'probe', 'real', 'report', 'ruled', 'runs',
-         'scale', 'timeline', 'use_style', 'whole']
+         'Linearised', 'LogCrossEntropy', 'LogTime', 'Logistic', 'Loss', 'LossNormalised',
+         'LowRank', 'MLP', 'MSE', 'Margin', 'MatrixCompletion', 'MatrixFactorisation', 'Model',
+         'ModularArithmetic', 'Movement', 'Muon', 'Network', 'NoiseLabels', 'Normal', 'Norms',
+         'Nuclear', 'Optimiser', 'Penalty', 'Perpendicular', 'Probe', 'Product', 'PyTorch',
+         'Quaternion', 'Run', 'SGD', 'Sampled', 'Scaled', 'Sign', 'Sparse', 'SparseLinear',
+         'StableMax', 'Store', 'StoreError', 'Symmetric', 'Task', 'Transformer', 'WarmUp',
+         'XORCluster', 'Xavier', 'array', 'as_module', 'chain', 'claim', 'colours', 'completion',
+         'config', 'curves', 'cyclic', 'delays', 'diagonal_flow', 'dial', 'dichotomy',
+         'draw_gram', 'embed', 'embedding', 'exponents', 'fit', 'flow', 'fourier', 'generator',
+         'gpt', 'groups', 'inside', 'irrep_power', 'irreps', 'judge', 'kernel_accuracy',
+         'kernel_path', 'kernel_ridge', 'kernel_svm', 'kernel_twin', 'kkt', 'lens_weights',
+         'linearise', 'logits', 'make_bank', 'margin', 'network', 'note', 'ntk', 'one_of',
+         'one_step', 'open_run', 'parity', 'part', 'parts', 'phases', 'plot', 'plot_regime',
+         'preset', 'presets', 'probe', 'progress', 'real', 'regime', 'report', 'ruled', 'runs',
+         'save_figure', 'scale', 'solvers', 'survival', 'timeline', 'to_dataframe',
+         'to_transformer_lens', 'transitions', 'use_style', 'walsh', 'waves', 'whole']

@@ -52,6 +52,13 @@ def test_a_step_of_a_module():
         assert not any('module:' in k for k in make_bank(both, tokens).trained)
 
 
+@pytest.mark.parametrize('inner', [linear(), MLP(width=4, train='last'), built_in(Model)['Transformer'](d=8, heads=2, mlp=4)], ids=['module', 'last layer', 'transformer'])
+def test_a_step_of_what_remembers_its_start(inner):
+    scaled, tangent = (built_in(Model)[k] for k in ('Scaled', 'Linearised'))
+    for model in (scaled(inner, (1., 4.)), tangent(inner, 'start'), tangent(scaled(inner, (1., 4.))), scaled(tangent(inner), (1., 4.))):
+        meta_step(base.but(model=model, data_seed='own'))         # a factor for each replica becomes a tensor: on which device?
+
+
 @kinds(Embedding)
 def test_every_embedding(cls):
     small = {k: 3 for k in ('size', 'rank') if k in cls.__dataclass_fields__}

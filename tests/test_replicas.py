@@ -2,7 +2,9 @@
 import pandas as pd
 import pytest
 import torch
-from grok_nb.all import fit, preset
+from grok_nb.all import Difference, fit, preset
+from grok_nb.models.linearised import Linearised
+from grok_nb.models.scaled import Scaled
 
 
 def history(exp, store, replica):
@@ -22,6 +24,23 @@ def test_rates_of_their_own_reach_their_replicas(tmp_path):
         pd.testing.assert_frame_equal(history(exp, tmp_path, r), history(exp.but(seeds=(0,), lr=lr, wd=wd), tmp_path, 0), rtol=1e-10, atol=1e-10)
     norms = fit(exp, tmp_path).at(40).params['W0'].flatten(1).norm(dim=1)
     assert len({round(n, 3) for n in norms.tolist()}) == 3 and norms[1] < norms[0]
+
+
+alphas = (1., 4., 16.)
+wraps = {'scaled': lambda m, a: Scaled(m, a), 'scaled difference': lambda m, a: Scaled(Difference(m), a, centred=False),
+         'tangent': lambda m, a: Linearised(Scaled(m, a)), 'tangent from its start': lambda m, a: Linearised(Scaled(m, a), 'start')}
+
+
+@pytest.mark.parametrize('wrap', wraps.values(), ids=list(wraps))
+def test_a_network_that_remembers_its_start_agrees_with_itself_alone(tmp_path, wrap):
+    exp = preset('modular-addition').but(steps=20, keep=0, dtype='float64', seeds=(0, 0, 3), data_seed='own', p=11, width=16, wd=0.)
+    bank = exp.but(model=wrap(exp.model, alphas))
+    ends = []
+    for r,a in enumerate(alphas):
+        alone = exp.but(model=wrap(exp.model, a), seeds=(bank.init_seeds[r],))
+        pd.testing.assert_frame_equal(history(bank, tmp_path, r), history(alone, tmp_path, 0), rtol=1e-10, atol=1e-10)
+        ends.append(history(bank, tmp_path, r).loss.iloc[-1])
+    assert len(set(ends)) == 3                                # alpha reached its replica
 
 
 def test_same_result_whatever_was_set_before(tmp_path):

@@ -7,6 +7,8 @@ import torch
 from grok_nb.all import (AdamW, Boolean, ConstrainedNorm, Cosine, DiagonalNet, Difference, Direction, Doubling, Experiment, Grokfast, Hinge,
                          L2, LabelNoise, LogCrossEntropy, LossNormalised, LowRank, Margin, MLP, ModularArithmetic, Movement, MSE, Muon, Norms, Nuclear,
                          Perpendicular, SGD, SparseLinear, StableMax, Transformer, WarmUp, chain, fit, gpt, probe)
+from grok_nb.models.linearised import Linearised
+from grok_nb.models.scaled import Scaled
 from grok_nb.train.probes import LogTime
 
 pressed = []
@@ -38,6 +40,8 @@ cases = {
     'noisy labels, minibatches, own data': numbers.but(optim=chain(LabelNoise(std=(.1, .2)), SGD(.01)), batch=3, data_seed=(1, 2)),
     'float64 and penalties': base.but(dtype='float64', penalty=(L2(.01), Nuclear((.01, .02), 'W1'))), 'GPT': base.but(model=gpt(d=8, heads=2, mlp=6)),
     'transformer': base.but(model=Transformer(depth=2, d=8, heads=2, mlp=6)), 'difference': base.but(model=Difference(MLP(width=6))),
+    'lazy': base.but(model=Scaled(MLP(width=6), (1., 9.)), lr=(.03, .003)), 'lazy, own data': base.but(model=Scaled(Difference(MLP(width=6)), 4., centred=False), data_seed='own'),
+    'tangent': base.but(model=Linearised(MLP(width=6))), 'tangent from its start': base.but(model=Linearised(Scaled(Transformer(d=8, heads=2, mlp=6), (1., 9.)), 'start'), batch=7),
     'embedding': base.but(model=MLP(width=6, embed=LowRank(2, 5))), 'minibatches': base.but(loss=StableMax(), batch=7),
 }
 

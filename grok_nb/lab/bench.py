@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['rows', 'usual_loop', 'our_loop', 'Race', 'UsualParity', 'parity_race', 'UsualMLP', 'addition_race', 'UsualBlock',
-           'UsualTransformer', 'transformer_race', 'UsualXOR', 'xor_race', 'clock', 'turns', 'sgemm_peak', 'flops',
-           'Row', 'run_race', 'peak_bytes', 'jax_parity', 'jax_addition', 'jax_transformer', 'machine', 'bench',
-           'table', 'about', 'scaling', 'leaves', 'plot_scaling']
+           'UsualTransformer', 'transformer_race', 'UsualXOR', 'xor_race', 'UsualSquare', 'double_loop', 'kernel_race',
+           'clock', 'turns', 'sgemm_peak', 'flops', 'Row', 'run_race', 'peak_bytes', 'jax_parity', 'jax_addition',
+           'jax_transformer', 'machine', 'bench', 'table', 'about', 'scaling', 'leaves', 'plot_scaling']
 
-# %% ../../nbs/lab/02_bench.ipynb #682b7858
+# %% ../../nbs/lab/02_bench.ipynb #c148f0bd
 import contextlib, fnmatch, json, os, platform, sys, time
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,11 @@ from torch import nn
 import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
+
+# %% ../../nbs/lab/02_bench.ipynb #1f14c66a
 import grok_nb
+from ..analysis.ntk import ntk
+from ..models.bank import make_bank
 from ..models.mlp import MLP
 from ..models.transformer import Transformer
 from ..tasks.boolean import Boolean
@@ -35,7 +39,7 @@ from ..train.losses import Hinge
 from ..train.optim import AdamW, SGD
 from ..train.store import write_atomic
 
-# %% ../../nbs/lab/02_bench.ipynb #fd77053b
+# %% ../../nbs/lab/02_bench.ipynb #f348a416
 def usual_loop(
     net:nn.Module, # The network
     opt:torch.optim.Optimizer, # Its optimiser
@@ -52,7 +56,6 @@ def usual_loop(
         value.backward()
         opt.step()
         return value.item()
-
     @torch.no_grad()
     def look():
         out = []
@@ -247,6 +250,48 @@ def xor_race(
     ours = lambda: gram.step(.1, .1), look
     return Race(ours, _descent(net, train, [train, test]), same=lambda: _step_of_both(gram, train))
 
+# %% ../../nbs/lab/02_bench.ipynb #89e52618
+class UsualSquare(nn.Module):
+    def __init__(self, p=59, width=128):
+        super().__init__()
+        self.hidden, self.out = nn.Linear(2*p, width, bias=False), nn.Linear(width, p, bias=False)
+
+    def forward(self, x): return self.out(self.hidden(x).square())
+
+def _gradient(net, x):
+    "Gradient of the sum of the outputs at one example."
+    g = torch.autograd.grad(net(x[None]).sum(), list(net.parameters()))
+    return torch.cat([t.flatten() for t in g])
+
+def double_loop(
+    net:nn.Module, # The network
+    x:torch.Tensor, # Examples `(n, features)`
+    outputs:int, # How many outputs it has
+)->torch.Tensor: # `(n, n)`
+    "The pseudo-kernel by its definition."
+    pairs = [_gradient(net, a) @ _gradient(net, b) for a in x for b in x]
+    return torch.stack(pairs).view(len(x), -1)/outputs
+
+# %% ../../nbs/lab/02_bench.ipynb #2d8e8147
+def kernel_race(
+    n:int=1000, # Examples on our side
+    few:int=10, # Examples in the double loop
+    plain:bool=True, # Take gradients, though there is a formula?
+)->Race:
+    "The tangent kernel of addition modulo 59: in pieces against a double loop."
+    task = ModularArithmetic(p=59)
+    bank = make_bank(MLP(width=128, act='square'), task)
+    x = task.data()[0][torch.arange(n)*len(task.data()[0])//n]
+    net, hot = UsualSquare(), F.one_hot(x[:few], 59).float().flatten(1)
+    _load(net, [bank.params['W0'][0].flatten(0, 1).T, bank.params['W1'][0].T])
+    def ours(): return ntk(bank, x, kind='pseudo', dtype=torch.float32, rows=256, plain=plain)
+    def usual(): return double_loop(net, hot, 59)
+    def same():
+        A, B = ours()[0, :few, :few], usual()
+        return (A.trace(), [A]), (B.trace(), [B])
+    none = lambda: None
+    return Race((ours, none), (usual, none), (n//few)**2, same=same)
+
 # %% ../../nbs/lab/02_bench.ipynb #f781511e
 def clock(
     f, # What to time
@@ -309,7 +354,7 @@ class Row:
     must:float # At least
     aim:float # Better
 
-# %% ../../nbs/lab/02_bench.ipynb #194b3bd8
+# %% ../../nbs/lab/02_bench.ipynb #8ec2d6ca
 rows = {
     'parity-32': Row('(40,3)-parity, width 100, batch 32, bank of 32, per seed-step',
                      lambda q: parity_race(32), 'ratio', 15, 25),
@@ -328,6 +373,11 @@ rows = {
     'compiled-peak': Row('the same: share of the sgemm peak', 'compiled', 'peak', .5, .7),
     'xor': Row('XOR clusters, width 2048, 400 examples in 80,000 dimensions',
                lambda q: xor_race(8000 if q else 80_000), 'ratio', 100, 200),
+    'ntk': Row('tangent kernel of 1000 examples, MLP mod 59, width 128, per 100 pairs',
+               lambda q: kernel_race(200 if q else 1000), 'ratio', 100, 500),
+    'ntk-formula': Row('the same, by the formula for one hidden layer',
+                       lambda q: kernel_race(200 if q else 1000, plain=False), 'ratio',
+                       1000, 10_000),
 } # name -> Row; a name in place of a race takes that row's
 
 # %% ../../nbs/lab/02_bench.ipynb #9eb2a6e9
@@ -503,10 +553,10 @@ def _line(name, row, found):
                 must=row.must, aim=row.aim, verdict=said, rounds=len(r), bytes=found['bytes'],
                 **{k: q.loc[.5, k] for k in r})
 
-# %% ../../nbs/lab/02_bench.ipynb #eea74951
+# %% ../../nbs/lab/02_bench.ipynb #dac1bda3
 def bench(
     pattern:str='*', # Which rows, e.g. 'parity*'
-    quick:bool=False, # A few rounds, and a smaller XOR cluster
+    quick:bool=False, # A few rounds, smaller XOR clusters, and a kernel of fewer examples
     path:str=None, # Write the result here as JSON
 )->dict: # 'machine', 'quick', 'rows', and the names of rows that were 'left_out'
     "Run the benchmark."
@@ -527,8 +577,10 @@ def bench(
     if path: write_atomic(Path(path), json.dumps(result, indent=1, default=float).encode())
     return result
 
-# %% ../../nbs/lab/02_bench.ipynb #e8835d74
-def _number(v, column): return f'{v:.0%}' if column == 'peak' else f'{v:.3g}x'
+# %% ../../nbs/lab/02_bench.ipynb #4bb6e188
+def _number(v, column):
+    if column == 'peak': return f'{v:.0%}'
+    return f'{v:.3g}x' if v < 1000 else f'{v:,.0f}x'
 
 def table(
     result:dict, # What `bench` gave
@@ -540,7 +592,7 @@ def table(
         n = {k: _number(r[k], r['column']) for k in ('must', 'aim', 'value', 'low', 'high')}
         line = {'workload': r['says'], 'must': n['must'], 'aim': n['aim'], 'measured': n['value'],
                 'quartiles': f"{n['low']} to {n['high']}", 'verdict': r['verdict'],
-                'every 100': f"{r['ratio_100']:.3g}x", 'step only': f"{r['step_only']:.3g}x",
+                'every 100': _number(r['ratio_100'], ''), 'step only': _number(r['step_only'], ''),
                 'our step': f"{r['ours']*1e6:,.0f} us", 'memory': f"{r['bytes']/1e6:.1f} MB"}
         if 'jax' in r: line['JAX'] = f"{r['jax']:.3g}x"
         out.append(line)

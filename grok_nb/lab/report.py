@@ -61,7 +61,7 @@ def python(
     if 'Array.seen(' in text: text = f'open_run({exp.id!r}).config'
     return f'from grok_nb.all import *\n\nexp = {text}\nrun = fit(exp)\nrun.plot()'
 
-# %% ../../nbs/lab/00_report.ipynb #db6b18f0
+# %% ../../nbs/lab/00_report.ipynb #234ad2e0
 def readable(
     run:Run, # What to show
 ):
@@ -70,7 +70,7 @@ def readable(
         last = run.history[run.history.step == run.history.step.max()]
         wide = last.pivot(index='replica', columns='split', values='loss')
         return wide[['train', 'test']].reset_index()
-    t = run.timeline().astype(object)
+    t = run.timeline().drop(columns='inverse').astype(object)
     return t.where(t.notna(), 'never')
 
 def _real(run): return run.config.task.target == 'real'

@@ -37,9 +37,9 @@ def built_in(
     ours = {n: c for n,c in Config._known.items() if ':' not in n and issubclass(c, kind)}
     return {n: c for n,c in sorted(ours.items()) if '__dataclass_fields__' in vars(c)}
 
-# %% ../../nbs/train/13_checkup.ipynb #919d70d6
-_small = dict(MLP=dict(width=4), Difference=dict(model=MLP(width=4)),
-              Transformer=dict(d=8, heads=2, mlp=4))
+# %% ../../nbs/train/13_checkup.ipynb #35fa751c
+_small = dict(MLP=dict(width=4), Transformer=dict(d=8, heads=2, mlp=4),
+              **{k: dict(model=MLP(width=4)) for k in ('Difference', 'Linearised', 'Scaled')})
 
 def _data():
     "One small task for each kind of input and target, with a loss for it."
