@@ -27,10 +27,12 @@ def _is_polynomial(t):
         return _is_polynomial(t.left) and type(k) is int and 0 <= k <= 64
     return isinstance(t.op, _binary) and _is_polynomial(t.left) and _is_polynomial(t.right)
 
-# %% ../../nbs/tasks/10_modular.ipynb #cc09eab8
+# %% ../../nbs/tasks/10_modular.ipynb #adabb3c9
 def _canonical(op):
     "The one way to write an operation; raises `ValueError` if it is none."
     if not isinstance(op, str) or len(op) > 200: raise ValueError
+    # Python would read other signs too: a letter of another alphabet, a comment, 1_000
+    if not set(op) <= set('ab+-*/() 0123456789'): raise ValueError
     if op in _symbols: return str(op)
     try:
         tree = ast.parse(op.strip(), mode='eval').body
