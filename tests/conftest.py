@@ -3,11 +3,16 @@ import multiprocessing as mp
 import os
 
 import pytest
+from hypothesis import settings
 from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic
 
 if os.name != 'nt':
     children = mp.get_context('forkserver')
     children.set_forkserver_preload(['grok_nb.all'])       # a child has torch already: no seconds of import each time
+
+# The same examples each time, so that a red run means a change of ours; GROK_NB_WANDER=1 looks for new ones
+settings.register_profile('steady', derandomize=True)
+if not os.environ.get('GROK_NB_WANDER'): settings.load_profile('steady')
 
 
 @pytest.fixture
