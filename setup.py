@@ -16,6 +16,7 @@ setup(
     long_description=Path('README.md').read_text(encoding='utf-8'),
     long_description_content_type='text/markdown',
     packages=find_packages(include=[cfg['lib_path'], cfg['lib_path'] + '.*']),
+    package_data={cfg['lib_path'] + '.papers': ['claims.csv']},
     install_requires=shlex.split(cfg['requirements']),
     extras_require={'dev': shlex.split(cfg['dev_requirements'])},
     entry_points={'console_scripts': shlex.split(cfg['console_scripts']),

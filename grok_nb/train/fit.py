@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['load_data', 'measure', 'State', 'begin', 'pack', 'unpack', 'take_step', 'batches', 'Captured', 'stepper', 'Compiled',
-           'interactive', 'fit']
+           'interactive', 'watching', 'fit']
 
 # %% ../../nbs/train/10_fit.ipynb #6efaedad
 import datetime, io, platform, signal, sys, threading, time, warnings
@@ -282,6 +282,21 @@ def _environment(device, compile):
                 python=platform.python_version(), platform=platform.platform(),
                 device=str(device), threads=torch.get_num_threads(), compile=compile)
 
+# %% ../../nbs/train/10_fit.ipynb #e7a55e3f
+_watchers = []
+
+@contextmanager
+def watching(
+    tell, # exp, step, run: called at every measurement with run=None, and with the run at the end
+):
+    "While the block lasts, let a function know how far each `fit` of this process is."
+    _watchers.append(tell)
+    try: yield
+    finally: del _watchers[max(i for i,w in enumerate(_watchers) if w is tell)]
+
+def _tell(exp, step, run=None):
+    for w in list(_watchers): w(exp, step, run)
+
 # %% ../../nbs/train/10_fit.ipynb #bc7662af
 def _parquet(frame):
     buf = io.BytesIO()
@@ -305,7 +320,7 @@ def _commit(folder, exp, s, kept, facts):
     folder.commit(kept | files, drop=old, step=s.step, finished=done, written=now, **facts)
     kept.clear()
 
-# %% ../../nbs/train/10_fit.ipynb #7222b789
+# %% ../../nbs/train/10_fit.ipynb #96eccfe5
 def _met(exp, entry):
     "condition -> which replicas meet it at a measurement."
     found = dict(loss=entry[1], accuracy=entry[2])
@@ -319,6 +334,7 @@ def _look(exp, s, data, start, bar, seen):
     look = Look(s.bank, start, data, exp.task, s.step, exp.optim, s.opt)
     s.history.append((s.step, loss, acc, answers(exp.probes, look)))
     if not bar.disable: bar.set_postfix_str(_brief(exp, loss, acc), refresh=False)
+    _tell(exp, s.step)
     return _news(seen, _met(exp, s.history[-1]))
 
 def _brief(exp, loss, acc):
@@ -387,7 +403,7 @@ def _try(exp, device, data):
         look = Look(s.bank, start, data, exp.task, s.step, exp.optim, s.opt)
         answers(exp.probes, look)
 
-# %% ../../nbs/train/10_fit.ipynb #e2364080
+# %% ../../nbs/train/10_fit.ipynb #daca860d
 def fit(
     exp:Experiment, # What to train
     store=None, # A `Store` or its path; None for the default one
@@ -414,4 +430,5 @@ def fit(
             if not cached: _train(exp, folder, device, data, progress, snapshot, compile)
     run = Run(folder)
     run.cached = cached
+    _tell(exp, run.step, run)
     return run
