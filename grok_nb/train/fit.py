@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['load_data', 'measure', 'State', 'begin', 'pack', 'unpack', 'take_step', 'batches', 'Captured', 'stepper', 'Compiled',
-           'interactive', 'watching', 'fit']
+           'interactive', 'watching', 'flops', 'fit']
 
 # %% ../../nbs/train/10_fit.ipynb #6efaedad
 import datetime, io, platform, signal, sys, threading, time, warnings
@@ -349,7 +349,7 @@ def _news(seen, met):
     for c,m in met.items(): seen[c] = m | seen.get(c, torch.zeros_like(m))
     return bool(new)
 
-# %% ../../nbs/train/10_fit.ipynb #4a75d6bf
+# %% ../../nbs/train/10_fit.ipynb #d9085727
 def _resume(exp, folder, device):
     "The state that a folder stands at, and the seconds spent so far."
     m = folder.manifest()
@@ -357,8 +357,12 @@ def _resume(exp, folder, device):
     t = load(folder.read(f'resume.{m["step"]}.safetensors'))
     return unpack(exp, t, device), m['seconds']
 
-def _flops(exp, s, n):
-    "Operations in one step on `n` examples."
+def flops(
+    exp:Experiment, # What is trained
+    s:State, # Where it stands
+    n:int, # Number of training examples
+)->int:
+    "Operations in one step, roughly."
     return 6*(exp.batch or n)*sum(p.numel() for p in s.bank.params.values())
 
 def _facts(spent, begun, device, compile):
@@ -366,7 +370,7 @@ def _facts(spent, begun, device, compile):
     seconds = spent + time.monotonic() - begun
     return dict(seconds=seconds, environment=_environment(device, compile))
 
-# %% ../../nbs/train/10_fit.ipynb #e6436be0
+# %% ../../nbs/train/10_fit.ipynb #ec9a3f16
 def _train(exp, folder, device, data, progress, snapshot, compile):
     "Train an experiment from where its folder stands to the end, or to an interrupt."
     hold_memory()
@@ -381,7 +385,7 @@ def _train(exp, folder, device, data, progress, snapshot, compile):
     bar = tqdm(total=exp.steps, initial=s.step, unit='step', leave=False,
                disable=not (progress and interactive()))
     step = None if s.step == exp.steps else stepper(exp, s, *batch(s.step))
-    with threads(threads_for(_flops(exp, s, n), device)), _interruptible() as stop, bar:
+    with threads(threads_for(flops(exp, s, n), device)), _interruptible() as stop, bar:
         while True:
             last = s.step == exp.steps or stop.is_set()   # asked once a step, or a stop may be lost
             keep, measured = s.step in keeps, s.history and s.history[-1][0] == s.step
