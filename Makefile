@@ -13,13 +13,15 @@ TORCH ?= auto
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 NB ?=
 UPGRADE ?=
+CLAIMS ?= *
+JOBS ?= 2
 
 # Paths are handed on as environment variables, never as targets, so that a checkout may lie under "My Files".
 BIN := .venv/bin
 unexport PYTHONPATH PYTHONHOME
 say = @printf '\n== %s\n' $(1)
 
-.PHONY: help setup demo lab bench test check test-nbs test-py docs readme run-nbs prepare constraints clean distclean
+.PHONY: help setup demo lab bench reproduce test check test-nbs test-py docs readme run-nbs prepare constraints clean distclean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -40,6 +42,11 @@ lab: setup ## Open the notebooks in JupyterLab
 
 bench: setup ## Ratios of CPU time against the usual loop; table, JSON and a figure in bench/
 	@$(BIN)/grok-nb bench --out bench
+
+reproduce: export GROK_NB_STORE ?= $(CURDIR)/.grok_nb
+reproduce: export CLAIMS := $(CLAIMS)
+reproduce: setup ## Judge the claims of the papers at the cpu scale, two at a time; CLAIMS="dichotomy:*" for some
+	@$(BIN)/grok-nb reproduce "$$CLAIMS" --scale cpu --jobs $(JOBS) --out nbs/papers/claims
 
 test: check test-nbs test-py ## Every check and every test
 	$(call say,'all passed')

@@ -5,11 +5,10 @@
 # %% auto #0
 __all__ = ['expected_transition', 'expected_cost', 'Prediction', 'shape_check']
 
-# %% ../../nbs/papers/01_predict.ipynb #93cecba3
+# %% ../../nbs/papers/01_predict.ipynb #2612f4b8
 import time
 from dataclasses import dataclass
 import pandas as pd
-from ..tasks.config import refuse
 from ..tasks.task import Sampled
 from ..theory.dichotomy import forecast
 from ..train.checkup import meta_step

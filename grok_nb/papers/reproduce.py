@@ -87,21 +87,26 @@ def _keep(record, folder):
     return record | dict(figure=name if fig is not None else None, written=now,
                          code=_fingerprint(record['chapter']), versions=_versions())
 
-# %% ../../nbs/papers/03_reproduce.ipynb #32638fac
+# %% ../../nbs/papers/03_reproduce.ipynb #8ca1ff04
 def _work(pipe, ids, modules, at, folder):
     "What a worker process does."
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     matplotlib.use('Agg')
     load_chapters(*modules)
-    last = [0.]
     for i in ids:
         pipe.send(('start', i, None))
-        def tell(exp, step, run):
-            if time.monotonic() < last[0] + .5 and run is None: return
-            last[0] = time.monotonic()
-            pipe.send(('at', i, step/exp.steps))
-        with watching(tell): record = examine(claims(i)[0], at)
+        with watching(_teller(pipe, i)): record = examine(claims(i)[0], at)
         pipe.send(('done', i, _keep(record, folder)))
+
+def _teller(pipe, i):
+    "A watcher that reports how far a run is, twice a second at most."
+    last = 0.
+    def tell(exp, step, run):
+        nonlocal last
+        if time.monotonic() < last + .5: return
+        last = time.monotonic()
+        pipe.send(('at', i, step/exp.steps))
+    return tell
 
 # %% ../../nbs/papers/03_reproduce.ipynb #79306625
 @dataclass
