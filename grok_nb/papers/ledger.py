@@ -27,7 +27,7 @@ def scale(
     if name not in scales: refuse('scale', 'GROK_NB_SCALE', name, 'one of ' + ', '.join(scales))
     return name
 
-# %% ../../nbs/papers/00_ledger.ipynb #38810b98
+# %% ../../nbs/papers/00_ledger.ipynb #540b3d99
 def _plain(v):
     "A value as JSON can hold it."
     if hasattr(v, 'tolist'): v = v.tolist()                # an array or a tensor
@@ -50,7 +50,7 @@ class Evidence:
         if not self.measured: refuse('Evidence', 'measured', self.measured, 'at least one number')
         self.measured = {str(k): _plain(v) for k,v in self.measured.items()}
         self.holds = _plain(self.holds)
-        if not isinstance(self.holds, bool): refuse('Evidence', 'holds', self.holds, 'True or False')
+        if type(self.holds) is not bool: refuse('Evidence', 'holds', self.holds, 'True or False')
 
 # %% ../../nbs/papers/00_ledger.ipynb #df55f9d6
 @dataclass(frozen=True)

@@ -18,13 +18,14 @@ from ..train.filters import Chain
 from ..train.fit import batches, begin, flops, load_data, measure, take_step
 from ..train.optim import SGD
 
-# %% ../../nbs/papers/01_predict.ipynb #9566f08f
+# %% ../../nbs/papers/01_predict.ipynb #4aee9c63
 def _reason(exp):
     "Why theory has nothing to say, or ''."
     optim = exp.optim
     while isinstance(optim, Chain): optim = optim.optim
     wd = getattr(optim, 'wd', 0.)
-    if not isinstance(optim, SGD): return f'it is about gradient descent, not {type(optim).__name__}'
+    name = type(optim).__name__
+    if not isinstance(optim, SGD): return f'it is about gradient descent, not {name}'
     if not min(wd if isinstance(wd, tuple) else (wd,)) > 0:
         return 'without weight decay there is no such time'
     if isinstance(exp.optim, Chain): return 'it is about plain gradient descent, without filters'

@@ -238,7 +238,7 @@ def _alone(folder):
     try: yield
     finally: lock.release()
 
-# %% ../../nbs/papers/03_reproduce.ipynb #5019bf8f
+# %% ../../nbs/papers/03_reproduce.ipynb #e83661cf
 def _status(running):
     "What the workers are doing, in a line."
     def one(j):
@@ -251,17 +251,21 @@ def _line(r, n, total):
     return f"{n:>4}/{total}  {r['id']:<18}{r['verdict']:<8}{r['seconds']:>8.1f} s  {brief(r)[:90]}"
 
 class _Show:
-    "Progress: a bar where somebody watches, and a line for each verdict."
+    "Progress: a line for each verdict; between them a bar, or a line a minute where no one watches."
     def __init__(self, total, say):
-        self.n, self.total, self.say = 0, total, say
+        self.n, self.total, self.say, self.last = 0, total, say, time.monotonic()
         self.bar = tqdm(total=total, unit='claim', leave=False, disable=not (say and interactive()))
 
     def verdict(self, r):
-        self.n += 1
+        self.n, self.last = self.n + 1, time.monotonic()
         self.bar.update()
         if self.say: self.bar.write(_line(r, self.n, self.total), file=sys.stdout)
 
-    def status(self, running): self.bar.set_postfix_str(_status(running))
+    def status(self, running):
+        self.bar.set_postfix_str(_status(running))
+        if self.say and self.bar.disable and time.monotonic() > self.last + 60:
+            self.last = time.monotonic()
+            print(f'           ... {_status(running)}', flush=True)
 
 # %% ../../nbs/papers/03_reproduce.ipynb #042d557d
 def _serve(queue, records, show, at, folder, jobs, modules):
@@ -285,7 +289,7 @@ def _serve(queue, records, show, at, folder, jobs, modules):
             show.status(running)
     finally: _stop(running)
 
-# %% ../../nbs/papers/03_reproduce.ipynb #f566968f
+# %% ../../nbs/papers/03_reproduce.ipynb #95e85abf
 def reproduce(
     pattern:str='*', # Which claims, e.g. 'dichotomy:*'; several are separated by commas
     at:str=None, # The scale; see `scale`
@@ -304,6 +308,7 @@ def reproduce(
     with _alone(out):
         records = read_claims(out)
         queue, done = _plan(found, records, at, again)
+        if say: print(f'{len(found)} claims at scale {at}, {jobs} at a time', flush=True)
         show = _Show(len(found), say)
         for r in done: show.verdict(r)
         _serve(queue, records, show, at, out, jobs, tuple(modules))

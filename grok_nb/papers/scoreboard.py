@@ -14,7 +14,7 @@ from .reproduce import brief, read_claims
 from ..tasks.config import refuse
 from ..train.store import write_atomic
 
-# %% ../../nbs/papers/90_scoreboard.ipynb #ac7c94ae
+# %% ../../nbs/papers/90_scoreboard.ipynb #ecaca204
 def board(
     folder='claims', # Where `reproduce` wrote
     at:str='cpu', # Which scale
@@ -32,7 +32,8 @@ def _row(i, known, r):
     parts = {k: r[k] for k in ('says', 'verdict', 'but', 'figure', 'seconds', 'chapter')}
     return new | parts | dict(measured=brief(r), note=r['note'] or r['error'])
 
-_nothing = dict(verdict='not run', measured='', but='', note='', figure=None, seconds=None, chapter='')
+_nothing = dict(verdict='not run', measured='', but='', note='', figure=None, seconds=None,
+                chapter='')
 
 # %% ../../nbs/papers/90_scoreboard.ipynb #8a01b0f7
 verdict_names = ('holds', 'fails', 'not run')
