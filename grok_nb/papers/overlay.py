@@ -11,7 +11,7 @@ from ..analysis.style import colours
 from ..tasks.config import refuse
 from ..theory.dichotomy import transition_time
 
-# %% ../../nbs/papers/02_overlay.ipynb #a6bfacf5
+# %% ../../nbs/papers/02_overlay.ipynb #34e3df72
 def mark(
     ax, # Where to draw
     alpha:float, # Scale of the start
@@ -27,14 +27,14 @@ def mark(
     if not alpha > 1: refuse('mark', 'alpha', alpha, 'above 1: t* = ln(alpha)/wd must be positive')
     if c is not None and not 0 < c < 1: refuse('mark', 'c', c, 'between 0 and 1')
     x = math.log(alpha) if unit == 'decay' else transition_time(alpha, wd, lr)
-    ax.axvline(x, color=color, ls='--', lw=1.2, zorder=0)
-    if c: ax.axvspan((1 - c)*x, (1 + c)*x, color=color, alpha=.1, lw=0, zorder=0)
+    ax.axvline(x, color=color, ls='--', lw=1.2, zorder=1)
+    if c: ax.axvspan((1 - c)*x, (1 + c)*x, color=color, alpha=.1, lw=0, zorder=1)
     if label:
         ax.annotate(label, (x, 1), xycoords=('data', 'axes fraction'), xytext=(-3, -3), ha='right',
                     va='top', textcoords='offset points', color=color, fontsize=9, rotation=90)
     return x
 
-# %% ../../nbs/papers/02_overlay.ipynb #a969612a
+# %% ../../nbs/papers/02_overlay.ipynb #35a21d4d
 def levels(
     ax, # Where to draw
     values:dict, # name -> height, e.g. {'kernel (L2)': .52, 'max margin (L1)': 1.}
@@ -45,7 +45,7 @@ def levels(
     if side not in ('left', 'right'): refuse('levels', 'side', side, "'left' or 'right'")
     x, dx = (0, 4) if side == 'left' else (1, -4)
     for i,(name,y) in enumerate(sorted(values.items(), key=lambda v: v[1])):
-        ax.axhline(y, color=color, ls=(':', '-.')[i % 2], lw=1.2, zorder=0)
+        ax.axhline(y, color=color, ls=(':', '-.')[i % 2], lw=1.2, zorder=1)
         up = y < sum(ax.get_ylim())/2 or y > .98*ax.get_ylim()[1]
         ax.annotate(name, (x, y), xycoords=('axes fraction', 'data'), xytext=(dx, 2 if up else -2),
                     textcoords='offset points', ha=side, va='bottom' if up else 'top',
