@@ -46,7 +46,7 @@ def tally(
     t.loc['all'] = t.sum()
     return t.assign(claims=t.sum(axis=1)).rename_axis(columns=None)
 
-# %% ../../nbs/papers/90_scoreboard.ipynb #a34937c9
+# %% ../../nbs/papers/90_scoreboard.ipynb #39c25468
 _marks = {'holds': ('✓', '#2a9d5c'), 'fails': ('✗', '#d1495b'), 'not run': ('·', '#8a8a8a')}
 
 def _verdict(c):
@@ -62,17 +62,22 @@ def _says(c):
     note = f'<br><i>{_text(c.note)}</i>' if c.note else ''
     return f'{place}{_text(c.says)}{but}{note}'
 
+def _tag(name, inside='', **attributes):
+    "An HTML element."
+    a = ''.join(f' {k}="{_text(v)}"' for k,v in attributes.items())
+    return f'<{name}{a}>' if name == 'img' else f'<{name}{a}>{inside}</{name}>'
+
 def _picture(c, folder):
     if not c.figure: return ''
-    src = _text(Path(folder, c.figure).as_posix() if folder else c.figure)
-    img = f'<img src="{src}" alt="Figure of {_text(c.id)}" width="160" loading="lazy">'
-    return f'<a href="{src}">{img}</a>'
+    at = Path(folder, c.figure).as_posix() if folder else c.figure
+    img = _tag('img', src=at, alt=f'Figure of {c.id}', width=160, loading='lazy')
+    return _tag('a', img, href=at)
 
-# %% ../../nbs/papers/90_scoreboard.ipynb #d2315ddf
+# %% ../../nbs/papers/90_scoreboard.ipynb #d2c89e70
 def _name(c, chapters):
     "The identifier, with a link to its chapter where that is a notebook nearby."
     to = chapters.get(c.chapter.rsplit('.', 1)[-1]) if c.chapter else None
-    return f'<a href="{to}">{_text(c.id)}</a>' if to else _text(c.id)
+    return _tag('a', _text(c.id), href=to) if to else _text(c.id)
 
 def _table(claims, folder, chapters):
     "The claims of one document."

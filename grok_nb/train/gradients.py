@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['by_autograd', 'slope', 'by_hand', 'handy', 'gradients']
 
-# %% ../../nbs/train/05_gradients.ipynb #2c333068
+# %% ../../nbs/train/05_gradients.ipynb #157581ab
 import torch
 import torch.nn.functional as F
 from ..models.bank import Bank
+from ..models.factorisation import MatrixFactorisation
 from ..models.mlp import MLP, activations
 from .losses import (Correlation, CrossEntropy, Exponential, Hinge, Logistic, Loss,
                                   MSE)
@@ -29,7 +30,7 @@ def by_autograd(
                                 materialize_grads=True)
     return loss.detach(), dict(zip(params, grads))
 
-# %% ../../nbs/train/05_gradients.ipynb #023e2a26
+# %% ../../nbs/train/05_gradients.ipynb #8d69deb3
 def _cross_entropy(loss, f, y):
     right = y.expand(f.shape[:2])[..., None]
     logs = F.log_softmax(f, -1, dtype=None if loss.dtype == 'own' else torch.float64)
@@ -41,6 +42,7 @@ def _cross_entropy(loss, f, y):
 def _mse(loss, f, y):
     target = y[..., None] if y.is_floating_point() else F.one_hot(y, f.shape[-1])
     d = f - target.to(f.dtype)
+    if f.shape[-1] == 1: return d[..., 0].square(), d.mul_(2)
     k = f.shape[-1] if loss.over == 'mean' else 1
     return d.square().sum(-1)/k, d.mul_(2/k)
 
@@ -108,7 +110,43 @@ def _product(h, g):
     "h^T g for each replica; the narrower matrix goes first."
     return torch.bmm(h.mT, g) if h.shape[-1] <= g.shape[-1] else torch.bmm(g.mT, h).mT.contiguous()
 
-# %% ../../nbs/train/05_gradients.ipynb #a61965e6
+# %% ../../nbs/train/05_gradients.ipynb #b0e9d357
+def _mlp(loss, m, p, x, y, wanted):
+    "Loss and gradients of an MLP."
+    f, seen, back = _layers(m, p, x)
+    loss, g = slope(loss, f, y)
+    out = {}
+    for i in range(m.depth, -1, -1):
+        if f'W{i}' in wanted: out[f'W{i}'] = _product(seen[i - 1][1], g) if i else back(g)
+        if f'b{i}' in wanted: out[f'b{i}'] = g.sum(1)
+        if i == 0 or out.keys() == wanted.keys(): break
+        if m.act in _factor: g = g*_factor[m.act]
+        g = _back[m.act](torch.bmm(g, p[f'W{i}'].mT), *seen[i - 1])
+    return loss, out
+
+# %% ../../nbs/train/05_gradients.ipynb #0babbda6
+def _places(x, d):
+    "Where `(i, j)` and `(j, i)` are in a matrix that is laid out row by row."
+    i, j = x.unbind(-1)
+    return torch.add(j, i, alpha=d), torch.add(i, j, alpha=d)
+
+def _table(loss, m, p, x, y, wanted):
+    "Loss and gradients of a factorisation."
+    U, V = p['U'], p['V']
+    R, d, _ = U.shape
+    places, own = _places(x, d), x.dim() == 3
+    P = torch.bmm(U - V, (U + V).mT).view(R, -1)
+    a, b = (P.gather(1, k) if own else P.index_select(1, k) for k in places)
+    loss, g = slope(loss, a.lerp_(b, .5)[..., None], y)
+    G = P.zero_()
+    for k in places: G.scatter_add_(1, k, g[..., 0]) if own else G.index_add_(1, k, g[..., 0])
+    G = G.view(R, d, d)
+    ways = dict(U=lambda: torch.bmm(G, U), V=lambda: torch.bmm(G, V).neg_())
+    return loss, {k: ways[k]() for k in wanted}
+
+# %% ../../nbs/train/05_gradients.ipynb #40264555
+_by_hand = {MLP: _mlp, MatrixFactorisation: _table}
+
 @torch.no_grad()
 def by_hand(
     exp, # An experiment that `handy` says yes to
@@ -117,27 +155,25 @@ def by_hand(
     y:torch.Tensor, # targets `(n,)` or `(R, n)`
     params:dict=None, # name -> what is trained of them, if it is at hand
 )->tuple: # loss `(R,)`, and name -> gradient
-    "Loss and gradients of all replicas of an MLP, without autograd."
-    m, p, wanted = bank.model, bank.params, params or bank.trained
-    f, seen, back = _layers(m, p, x)
-    loss, g = slope(exp.loss, f, y)
-    out = {}
-    for i in range(m.depth, -1, -1):
-        if f'W{i}' in wanted: out[f'W{i}'] = _product(seen[i - 1][1], g) if i else back(g)
-        if f'b{i}' in wanted: out[f'b{i}'] = g.sum(1)
-        if i == 0 or out.keys() == wanted.keys(): break
-        if m.act in _factor: g = g*_factor[m.act]
-        g = _back[m.act](torch.bmm(g, p[f'W{i}'].mT), *seen[i - 1])
-    return loss, {k: out[k] for k in wanted}
+    "Loss and gradients of all replicas, without autograd."
+    m, wanted = bank.model, params or bank.trained
+    loss, grads = _by_hand[type(m)](exp.loss, m, bank.params, x, y, wanted)
+    return loss, {k: grads[k] for k in wanted}
 
-# %% ../../nbs/train/05_gradients.ipynb #6730b466
+# %% ../../nbs/train/05_gradients.ipynb #ff031de1
 def handy(
     exp, # What is trained
     x:torch.Tensor, # inputs
+    bank:Bank=None, # The networks, if their size is to count
 )->bool:
-    "Can the gradient be worked out by hand?"
+    "Can the gradient be worked out by hand, and does that pay?"
     m = exp.model
-    if type(m) is not MLP or m.embed or type(exp.loss) not in _known: return False
+    if type(m) not in _by_hand or type(exp.loss) not in _known: return False
+    if type(m) is MatrixFactorisation:
+        d = bank.params['U'].shape[1] if bank else 0
+        # for few entries of a large matrix the model does not compute all of it
+        return x.dim() == 3 or d <= 128 or len(x) >= 2*d
+    if m.embed: return False
     # for much narrower networks than inputs the model has a better way to multiply
     return x.dim() == 3 or not x.is_floating_point() or x.shape[-1] < 64*m.width
 
@@ -150,7 +186,7 @@ def gradients(
 )->tuple: # loss `(R,)`, without penalties; and name -> gradient, with them
     "Loss and gradients of all replicas."
     params = params or bank.trained
-    if not handy(exp, x): return by_autograd(exp, bank, x, y, params)
+    if not handy(exp, x, bank): return by_autograd(exp, bank, x, y, params)
     loss, grads = by_hand(exp, bank, x, y, params)
     if exp.penalty:
         total = sum(p(exp.model, params).sum() for p in exp.penalty)
