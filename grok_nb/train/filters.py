@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Filter', 'Chain', 'chain', 'Grokfast', 'Perpendicular', 'LabelNoise', 'WarmUp', 'Cosine', 'Doubling',
-           'LossNormalised', 'log_time', 'ConstrainedNorm']
+           'LossNormalised', 'log_time', 'NormScaled', 'ConstrainedNorm']
 
 # %% ../../nbs/train/04_filters.ipynb #1dfb382b
 import math
@@ -285,6 +285,16 @@ def log_time(
                                            'a chain with LossNormalised')
     log_t = state[f'{kinds.index(LossNormalised)}.log_t']
     return log_t + torch.tensor(optim.optim.lr, dtype=torch.float64, device=log_t.device).log()
+
+# %% ../../nbs/train/04_filters.ipynb #faf9f13b
+@config
+class NormScaled(Filter):
+    "A rate divided by the squared norm of the weights, where that is above `size`."
+    size:float = real(50., low=0, open='low') # Norm up to which the rate is left alone
+
+    def rate(self, params, state, t, loss):
+        square = sum(p.flatten(1).double().square().sum(1) for p in params.values())
+        return (self.size**2/square).clamp(max=1.)
 
 # %% ../../nbs/train/04_filters.ipynb #13b3b1d4
 @config

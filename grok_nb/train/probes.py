@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Look', 'flat', 'Probe', 'answers', 'Norms', 'leads', 'Margin', 'Direction', 'Movement', 'Active', 'Frequencies',
-           'LogTime', 'probe']
+           'Recovery', 'LogTime', 'probe']
 
 # %% ../../nbs/train/06_probes.ipynb #4d7292d5
 from functools import cached_property
@@ -160,6 +160,16 @@ class Frequencies(Probe):
         total = s.sum(2)
         few = total.topk(min(self.top, total.shape[1]), dim=1).values.sum(1)/total.sum(1)
         return dict(purity=(s.amax(1)/s.sum(1)).median(1).values, concentration=few)
+
+# %% ../../nbs/train/06_probes.ipynb #135ba48c
+@config
+class Recovery(Probe):
+    "`population`: squared distance of the effective weights of a diagonal net from the truth."
+    def __call__(self, look):
+        if getattr(look.task, 'weights', None) != 'ones':
+            refuse('Recovery', 'task', look.task, "a SparseLinear with weights='ones'")
+        w = look.bank.model.weights(look.bank.params)
+        return dict(population=(w - look.task.truth().to(w)).square().sum(1))
 
 # %% ../../nbs/train/06_probes.ipynb #38427b8e
 @config
