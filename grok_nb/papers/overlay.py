@@ -11,7 +11,7 @@ from ..analysis.style import colours
 from ..tasks.config import refuse
 from ..theory.dichotomy import transition_time
 
-# %% ../../nbs/papers/02_overlay.ipynb #34e3df72
+# %% ../../nbs/papers/02_overlay.ipynb #7adc3584
 def mark(
     ax, # Where to draw
     alpha:float, # Scale of the start
@@ -30,8 +30,9 @@ def mark(
     ax.axvline(x, color=color, ls='--', lw=1.2, zorder=1)
     if c: ax.axvspan((1 - c)*x, (1 + c)*x, color=color, alpha=.1, lw=0, zorder=1)
     if label:
+        turn = 90 if len(label) > 6 else 0
         ax.annotate(label, (x, 1), xycoords=('data', 'axes fraction'), xytext=(-3, -3), ha='right',
-                    va='top', textcoords='offset points', color=color, fontsize=9, rotation=90)
+                    va='top', textcoords='offset points', color=color, fontsize=9, rotation=turn)
     return x
 
 # %% ../../nbs/papers/02_overlay.ipynb #35a21d4d

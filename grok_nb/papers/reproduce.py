@@ -43,7 +43,7 @@ def _versions():
     return dict(grok_nb=grok_nb.__version__, torch=torch.__version__, numpy=numpy.__version__,
                 python=platform.python_version(), platform=platform.platform())
 
-# %% ../../nbs/papers/03_reproduce.ipynb #1f4c6b7b
+# %% ../../nbs/papers/03_reproduce.ipynb #9c559337
 def read_claims(
     folder='claims', # Where `reproduce` wrote
 )->dict: # (id, scale) -> record
@@ -58,14 +58,14 @@ def read_claims(
     return {(r['id'], r['scale']): r for r in d['claims']}
 
 def _write(folder, records):
-    rows = sorted(records.values(), key=_place)
+    rows = sorted(records.values(), key=lambda r: (_place(r['id']), r['scale']))
     text = json.dumps(dict(format=1, claims=rows), indent=1, ensure_ascii=False)
     write_atomic(Path(folder)/'claims.json', text.encode() + b'\n')
 
 @lru_cache
 def _order(): return {i: n for n,i in enumerate(known_claims().id)}
 
-def _place(r): return _order().get(r['id'], len(_order())), r['id'], r['scale']
+def _place(i): return _order().get(i, len(_order())), i
 
 # %% ../../nbs/papers/03_reproduce.ipynb #ea095eae
 def _save_figure(fig, path):
@@ -177,7 +177,7 @@ def _hear(job, at, folder):
         return value, not job.ids
     return None, False
 
-# %% ../../nbs/papers/03_reproduce.ipynb #af43cad5
+# %% ../../nbs/papers/03_reproduce.ipynb #2678c024
 def _short(v):
     if isinstance(v, float): return f'{v:.4g}'
     if isinstance(v, list):
@@ -199,10 +199,11 @@ def table(
     "Records as a table of text."
     width = width or max(80, shutil.get_terminal_size((110, 0)).columns)
     names = ('claim', 'the paper says', 'measured', 'verdict', 'seconds')
-    wide = [max([5, *(len(r['id']) for r in records)]), 0, 0, 7, 7]
+    wide = [max([5, *(len(r['id']) for r in records)]), 0, 0, 10, 7]
     wide[1] = wide[2] = (width - sum(wide) - 8)//2
-    rows = [names] + [(r['id'], r['says'], brief(r), r['verdict'] + ', but' * bool(r['but']),
-                       f"{r['seconds']:.1f}") for r in records]
+    def verdict(r): return r['verdict'] + (', but' if r['but'] and r['verdict'] == 'holds' else '')
+    rows = [names] + [(r['id'], r['says'], brief(r), verdict(r), f"{r['seconds']:.1f}")
+                      for r in records]
     lines = []
     for row in rows:
         cells = [textwrap.wrap(str(c), w) or [''] for c,w in zip(row, wide)]
@@ -289,7 +290,7 @@ def _serve(queue, records, show, at, folder, jobs, modules):
             show.status(running)
     finally: _stop(running)
 
-# %% ../../nbs/papers/03_reproduce.ipynb #95e85abf
+# %% ../../nbs/papers/03_reproduce.ipynb #42d3eaed
 def reproduce(
     pattern:str='*', # Which claims, e.g. 'dichotomy:*'; several are separated by commas
     at:str=None, # The scale; see `scale`
@@ -304,7 +305,7 @@ def reproduce(
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
         refuse('reproduce', 'jobs', jobs, 'a whole number >= 1')
     load_chapters(*modules)
-    found, out = claims(pattern), Path(out)
+    found, out = sorted(claims(pattern), key=lambda c: _place(c.id)), Path(out)
     with _alone(out):
         records = read_claims(out)
         queue, done = _plan(found, records, at, again)
