@@ -49,7 +49,7 @@ def _mse(loss, f, y):
 _of_margin = {Hinge: lambda m: -(m <= 1).to(m.dtype), Logistic: lambda m: -torch.sigmoid(-m),
               Exponential: lambda m: -torch.exp(-m), Correlation: lambda m: -torch.ones_like(m)}
 
-# %% ../../nbs/train/05_gradients.ipynb #761d78ee
+# %% ../../nbs/train/05_gradients.ipynb #c9c6254f
 def slope(
     loss:Loss, # One of `CrossEntropy`, `MSE`, `Hinge`, `Logistic`, `Exponential` and `Correlation`
     f:torch.Tensor, # outputs `(R, n, outputs)`
@@ -58,7 +58,7 @@ def slope(
     "A loss and its derivative by the outputs."
     if type(loss) in _of_margin:
         m = y*f[..., 0]
-        each, d = loss.of(m), (_of_margin[type(loss)](m)*y)[..., None]
+        each, d = loss.of(m), (_of_margin[type(loss)](m)*y)[..., None].to(f.dtype)
     else: each, d = (_mse if type(loss) is MSE else _cross_entropy)(loss, f, y)
     if loss.reduction == 'sum': return each.sum(1), d
     return each.mean(1), d.div_(f.shape[1])
