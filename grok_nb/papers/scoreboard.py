@@ -46,7 +46,7 @@ def tally(
     t.loc['all'] = t.sum()
     return t.assign(claims=t.sum(axis=1)).rename_axis(columns=None)
 
-# %% ../../nbs/papers/90_scoreboard.ipynb #39c25468
+# %% ../../nbs/papers/90_scoreboard.ipynb #8f4f9594
 _marks = {'holds': ('✓', '#2a9d5c'), 'fails': ('✗', '#d1495b'), 'not run': ('·', '#8a8a8a')}
 
 def _verdict(c):
@@ -68,7 +68,7 @@ def _tag(name, inside='', **attributes):
     return f'<{name}{a}>' if name == 'img' else f'<{name}{a}>{inside}</{name}>'
 
 def _picture(c, folder):
-    if not c.figure: return ''
+    if not isinstance(c.figure, str): return ''
     at = Path(folder, c.figure).as_posix() if folder else c.figure
     img = _tag('img', src=at, alt=f'Figure of {c.id}', width=160, loading='lazy')
     return _tag('a', img, href=at)
@@ -119,7 +119,7 @@ def scoreboard(
         refuse('scoreboard', 'document', document, 'one of ' + ', '.join(names))
     return Scoreboard(b[b.document == document], folder)
 
-# %% ../../nbs/papers/90_scoreboard.ipynb #bb40d3e4
+# %% ../../nbs/papers/90_scoreboard.ipynb #bd980270
 _css = '''body{font:15px/1.45 system-ui,sans-serif;max-width:76rem;margin:2rem auto;padding:0 1rem}
 body{color:#222;background:#fff}table{border-collapse:collapse;width:100%}th{text-align:left}
 td,th{padding:.4em .7em;border-bottom:1px solid #ddd;vertical-align:top}.s{overflow-x:auto}'''
@@ -136,7 +136,7 @@ def write_page(
     page = f'''<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width"><title>grok_nb: claims</title>
 <style>{_css}</style></head><body><h1>Claims, at scale {_text(at)}</h1>
-{tally(b).to_html(border=0)}{''.join(parts)}</body></html>'''
+{tally(b).reset_index().to_html(border=0, index=False)}{''.join(parts)}</body></html>'''
     path = Path(folder)/'scoreboard.html'
     write_atomic(path, page.encode())
     return path
