@@ -28,7 +28,7 @@ from ..train.losses import MSE
 from ..train.optim import GD
 from ..train.probes import Norms
 
-# %% ../../nbs/papers/23_dichotomy_completion.ipynb #183a8b15
+# %% ../../nbs/papers/23_dichotomy_completion.ipynb #0e62a9eb
 def _step_of(exp):
     "t* in steps."
     return transition_time(exp.model.alpha, exp.optim.wd, exp.optim.lr)
@@ -42,6 +42,8 @@ def _kept(exp, many=60):
 _table = Experiment(MatrixCompletion(size=97, train_frac=.05), MatrixFactorisation(alpha=10.),
                     GD(lr=.1, wd=1e-4), steps=2_000_000, seeds=1, loss=MSE(), probes=(Norms(),))
 
+@setting('dichotomy:E11', takes='6 min',
+         shows='the run of dichotomy:E6: until t* it says 0 wherever nothing was seen')
 @setting('dichotomy:E6', takes='6 min',
          shows='the multiplication table of the paper: what is seen by step 13, the rest by 10^6')
 def table(

@@ -177,7 +177,7 @@ def _hear(job, at, folder):
         return value, not job.ids
     return None, False
 
-# %% ../../nbs/papers/03_reproduce.ipynb #2678c024
+# %% ../../nbs/papers/03_reproduce.ipynb #23d56d94
 def _short(v):
     if isinstance(v, float): return f'{v:.4g}'
     if isinstance(v, list):
@@ -189,7 +189,8 @@ def brief(
     record:dict, # A record of `read_claims`
 )->str:
     "What was measured, as a text."
-    shown = ', '.join(f'{k} = {_short(v)}' for k,v in record['measured'].items())
+    parts = [f"{k.replace('_', ' ')} = {_short(v)}" for k,v in record['measured'].items()]
+    shown = ', '.join(parts)
     return shown or record['error'] or record['note']
 
 def table(
