@@ -6,10 +6,11 @@
 __all__ = ['Look', 'flat', 'Probe', 'answers', 'Norms', 'leads', 'Margin', 'Direction', 'Movement', 'Active', 'Frequencies',
            'Recovery', 'LogTime', 'probe']
 
-# %% ../../nbs/train/06_probes.ipynb #4d7292d5
+# %% ../../nbs/train/06_probes.ipynb #30c99332
 from functools import cached_property
 import torch
 from ..models.bank import Bank
+from ..models.diagonal import DiagonalNet
 from ..models.tables import spectrum
 from ..tasks.config import Config, config, one_of, real, refuse, whole
 from ..tasks.task import Task
@@ -161,13 +162,15 @@ class Frequencies(Probe):
         few = total.topk(min(self.top, total.shape[1]), dim=1).values.sum(1)/total.sum(1)
         return dict(purity=(s.amax(1)/s.sum(1)).median(1).values, concentration=few)
 
-# %% ../../nbs/train/06_probes.ipynb #135ba48c
+# %% ../../nbs/train/06_probes.ipynb #8c9061cc
 @config
 class Recovery(Probe):
     "`population`: squared distance of the effective weights of a diagonal net from the truth."
     def __call__(self, look):
         if getattr(look.task, 'weights', None) != 'ones':
             refuse('Recovery', 'task', look.task, "a SparseLinear with weights='ones'")
+        if not isinstance(look.bank.model, DiagonalNet):
+            refuse('Recovery', 'model', look.bank.model, 'a DiagonalNet')
         w = look.bank.model.weights(look.bank.params)
         return dict(population=(w - look.task.truth().to(w)).square().sum(1))
 
