@@ -6,14 +6,14 @@
 __all__ = ['rates', 'horizon', 'fast_rates', 'at_rate', 'noisy', 'recovery_path', 'flow_limit', 'flow_parameters', 'clock_figure',
            'half_step', 'clock_spread']
 
-# %% ../../nbs/papers/24_dichotomy_noise.ipynb #2c6c1a7f
+# %% ../../nbs/papers/24_dichotomy_noise.ipynb #2b3accf5
 from functools import lru_cache
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
 import torch
-from ..analysis.style import colours, use_style
+from ..analysis.style import use_style
 from ..models.diagonal import DiagonalNet
 from .ledger import Evidence, claim, setting
 from .overlay import levels
