@@ -10,17 +10,18 @@ __all__ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 
            'GroupComposition', 'He', 'Hinge', 'Init', 'L2', 'L2nu', 'LabelNoise', 'Linear', 'Linearised',
            'LogCrossEntropy', 'LogTime', 'Logistic', 'Loss', 'LossNormalised', 'LowRank', 'MLP', 'MSE', 'Margin',
            'MatrixCompletion', 'MatrixFactorisation', 'Model', 'ModularArithmetic', 'Movement', 'Muon', 'Network',
-           'NoiseLabels', 'Normal', 'Norms', 'Nuclear', 'Optimiser', 'Penalty', 'Perpendicular', 'Probe', 'Product',
-           'PyTorch', 'Quaternion', 'Run', 'SGD', 'Sampled', 'Scaled', 'Sign', 'Sparse', 'SparseLinear', 'StableMax',
-           'Store', 'StoreError', 'Symmetric', 'Task', 'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'array',
-           'as_module', 'chain', 'claim', 'colours', 'completion', 'config', 'curves', 'cyclic', 'delays',
-           'diagonal_flow', 'dial', 'dichotomy', 'draw_gram', 'embed', 'embedding', 'exponents', 'fit', 'flow',
-           'fourier', 'generator', 'gpt', 'groups', 'inside', 'irrep_power', 'irreps', 'judge', 'kernel_accuracy',
-           'kernel_path', 'kernel_ridge', 'kernel_svm', 'kernel_twin', 'kkt', 'lens_weights', 'linearise', 'logits',
-           'make_bank', 'margin', 'network', 'note', 'ntk', 'one_of', 'one_step', 'open_run', 'parity', 'part', 'parts',
-           'phases', 'plot', 'plot_regime', 'preset', 'presets', 'probe', 'progress', 'real', 'regime', 'report',
-           'ruled', 'runs', 'save_figure', 'scale', 'solvers', 'survival', 'timeline', 'to_dataframe',
-           'to_transformer_lens', 'transitions', 'use_style', 'walsh', 'waves', 'whole']
+           'NoiseLabels', 'NormScaled', 'Normal', 'Norms', 'Nuclear', 'Optimiser', 'Penalty', 'Perpendicular',
+           'Prediction', 'Probe', 'Product', 'PyTorch', 'Quaternion', 'Recovery', 'Run', 'SGD', 'Sampled', 'Scaled',
+           'Sign', 'Sparse', 'SparseLinear', 'StableMax', 'Store', 'StoreError', 'Symmetric', 'Task', 'Transformer',
+           'WarmUp', 'XORCluster', 'Xavier', 'array', 'as_module', 'chain', 'claim', 'colours', 'completion', 'config',
+           'curves', 'cyclic', 'delays', 'diagonal_flow', 'dial', 'dichotomy', 'draw_gram', 'embed', 'embedding',
+           'exponents', 'fit', 'flow', 'fourier', 'generator', 'gpt', 'groups', 'inside', 'irrep_power', 'irreps',
+           'judge', 'kernel_accuracy', 'kernel_path', 'kernel_ridge', 'kernel_svm', 'kernel_twin', 'kkt',
+           'lens_weights', 'linearise', 'logits', 'make_bank', 'margin', 'network', 'note', 'ntk', 'one_of', 'one_step',
+           'open_run', 'parity', 'part', 'parts', 'phases', 'plot', 'plot_regime', 'preset', 'presets', 'probe',
+           'progress', 'real', 'regime', 'report', 'reproduce', 'ruled', 'runs', 'save_figure', 'scale', 'scoreboard',
+           'setting', 'solvers', 'survival', 'timeline', 'to_dataframe', 'to_transformer_lens', 'transitions',
+           'use_style', 'walsh', 'waves', 'whole']
 
 # %% ../index.ipynb #d566fd13
 # What `from grok_nb.all import *` offers; in the package this is grok_nb/all.py
@@ -51,8 +52,11 @@ from .models.plain import as_module, lens_weights, to_transformer_lens
 from .models.scaled import Scaled
 from .models.transformer import Transformer, gpt
 
-# %% ../index.ipynb #e8519ec6
-from .papers.ledger import Evidence, claim, judge, scale
+# %% ../index.ipynb #50be1d4b
+from .papers.ledger import Evidence, claim, judge, load_chapters, scale, setting
+from .papers.predict import Prediction
+from .papers.reproduce import reproduce
+from .papers.scoreboard import scoreboard
 from .tasks.array import Array, array
 from .tasks.arrays import Arrays, Digits
 from .tasks.boolean import Boolean
@@ -69,12 +73,12 @@ from .tasks.seeds import generator
 from .tasks.task import Sampled, Task
 from .tasks.xor import XORCluster
 
-# %% ../index.ipynb #cc4c9ac4
+# %% ../index.ipynb #a53e8549
 from .theory import completion, cyclic, dichotomy, groups, one_step, parity, solvers
 from .train.diagonal_flow import diagonal_flow
 from .train.experiment import Experiment
 from .train.filters import (Chain, ConstrainedNorm, Cosine, Doubling, Filter, Grokfast,
-                                   LabelNoise, LossNormalised, Perpendicular, WarmUp, chain)
+                                   LabelNoise, LossNormalised, NormScaled, Perpendicular, WarmUp, chain)
 from .train.fit import fit
 from .train.flow import flow
 from .train.gram import GramNet, draw_gram
@@ -84,11 +88,13 @@ from .train.optim import Adam, AdamW, GD, Muon, Optimiser, SGD
 from .train.penalties import L2, L2nu, Nuclear, Penalty
 from .train.presets import preset, presets
 from .train.probes import (Active, Direction, Frequencies, LogTime, Margin, Movement, Norms,
-                                  Probe, probe)
+                                  Probe, Recovery, probe)
 from .train.run import Run, open_run, runs
 from .train.store import Store, StoreError
 
-# %% ../index.ipynb #a8778522
+load_chapters()                                  # the experiments of the papers are presets too
+
+# %% ../index.ipynb #95347428
 _all_ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 'Boolean', 'Chain',
          'Config', 'ConfigError', 'ConstrainedNorm', 'Correlation', 'Cosine', 'CrossEntropy',
          'Cube', 'Cyclic', 'DiagonalNet', 'Difference', 'Digits', 'Dihedral', 'Direction',
@@ -97,17 +103,18 @@ _all_ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 'B
          'GroupComposition', 'He', 'Hinge', 'Init', 'L2', 'L2nu', 'LabelNoise', 'Linear',
          'Linearised', 'LogCrossEntropy', 'LogTime', 'Logistic', 'Loss', 'LossNormalised',
          'LowRank', 'MLP', 'MSE', 'Margin', 'MatrixCompletion', 'MatrixFactorisation', 'Model',
-         'ModularArithmetic', 'Movement', 'Muon', 'Network', 'NoiseLabels', 'Normal', 'Norms',
-         'Nuclear', 'Optimiser', 'Penalty', 'Perpendicular', 'Probe', 'Product', 'PyTorch',
-         'Quaternion', 'Run', 'SGD', 'Sampled', 'Scaled', 'Sign', 'Sparse', 'SparseLinear',
-         'StableMax', 'Store', 'StoreError', 'Symmetric', 'Task', 'Transformer', 'WarmUp',
-         'XORCluster', 'Xavier', 'array', 'as_module', 'chain', 'claim', 'colours', 'completion',
-         'config', 'curves', 'cyclic', 'delays', 'diagonal_flow', 'dial', 'dichotomy',
-         'draw_gram', 'embed', 'embedding', 'exponents', 'fit', 'flow', 'fourier', 'generator',
-         'gpt', 'groups', 'inside', 'irrep_power', 'irreps', 'judge', 'kernel_accuracy',
-         'kernel_path', 'kernel_ridge', 'kernel_svm', 'kernel_twin', 'kkt', 'lens_weights',
-         'linearise', 'logits', 'make_bank', 'margin', 'network', 'note', 'ntk', 'one_of',
-         'one_step', 'open_run', 'parity', 'part', 'parts', 'phases', 'plot', 'plot_regime',
-         'preset', 'presets', 'probe', 'progress', 'real', 'regime', 'report', 'ruled', 'runs',
-         'save_figure', 'scale', 'solvers', 'survival', 'timeline', 'to_dataframe',
-         'to_transformer_lens', 'transitions', 'use_style', 'walsh', 'waves', 'whole']
+         'ModularArithmetic', 'Movement', 'Muon', 'Network', 'NoiseLabels', 'NormScaled', 'Normal',
+         'Norms', 'Nuclear', 'Optimiser', 'Penalty', 'Perpendicular', 'Prediction', 'Probe',
+         'Product', 'PyTorch', 'Quaternion', 'Recovery', 'Run', 'SGD', 'Sampled', 'Scaled', 'Sign',
+         'Sparse', 'SparseLinear', 'StableMax', 'Store', 'StoreError', 'Symmetric', 'Task',
+         'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'array', 'as_module', 'chain', 'claim',
+         'colours', 'completion', 'config', 'curves', 'cyclic', 'delays', 'diagonal_flow', 'dial',
+         'dichotomy', 'draw_gram', 'embed', 'embedding', 'exponents', 'fit', 'flow', 'fourier',
+         'generator', 'gpt', 'groups', 'inside', 'irrep_power', 'irreps', 'judge',
+         'kernel_accuracy', 'kernel_path', 'kernel_ridge', 'kernel_svm', 'kernel_twin', 'kkt',
+         'lens_weights', 'linearise', 'logits', 'make_bank', 'margin', 'network', 'note', 'ntk',
+         'one_of', 'one_step', 'open_run', 'parity', 'part', 'parts', 'phases', 'plot',
+         'plot_regime', 'preset', 'presets', 'probe', 'progress', 'real', 'regime', 'report',
+         'reproduce', 'ruled', 'runs', 'save_figure', 'scale', 'scoreboard', 'setting', 'solvers',
+         'survival', 'timeline', 'to_dataframe', 'to_transformer_lens', 'transitions', 'use_style',
+         'walsh', 'waves', 'whole']

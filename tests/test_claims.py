@@ -31,12 +31,12 @@ exp = preset('parity').but(steps=15_000, keep=0, n=20, width=16, seeds=2)
 def note(name):
     with open(os.path.join(os.path.dirname(__file__), 'calls'), 'a') as f: f.write(name + '\\n')
 
-@claim('trial:quick', says='it is quick')
+@claim('trial:1-quick', says='it is quick')
 def _(at):
     note('quick')
     return Evidence(dict(one=1), holds=True)
 
-@claim('trial:long', says='it is long')
+@claim('trial:2-long', says='it is long')
 def _(at):
     note('long')
     run = fit(exp, snapshot=.2)
@@ -83,7 +83,7 @@ def test_reproduce_goes_on_where_it_was_stopped(trial, how):
     if how == 'interrupt':
         assert first.returncode == 130, err
         assert 'Stopped. The same command goes on from here.' in err and 'Traceback' not in err, err
-    assert list(read_claims(trial/'out')) == [('trial:quick', 'smoke')]
+    assert list(read_claims(trial/'out')) == [('trial:1-quick', 'smoke')]
     reached = max(json.loads(f.read_text())['step'] for f in (trial/'store').glob('*/manifest.json'))
     assert 0 < reached < 15_000
 
@@ -91,10 +91,10 @@ def test_reproduce_goes_on_where_it_was_stopped(trial, how):
     out, err = second.communicate(timeout=300)
     assert second.returncode == 0, err
     assert calls(trial) == ['quick', 'long', 'long']                    # the verdict of the quick one was kept
-    assert '2 holds' in out and out.count('trial:long') >= 2, out
+    assert '2 holds' in out and out.count('trial:2-long') >= 2, out
     records = read_claims(trial/'out')
-    assert records['trial:long', 'smoke']['measured']['step'] == 15_000
-    exps = records['trial:long', 'smoke']['experiments']
+    assert records['trial:2-long', 'smoke']['measured']['step'] == 15_000
+    exps = records['trial:2-long', 'smoke']['experiments']
     assert list(exps) == [f.parent.name for f in (trial/'store').glob('*/manifest.json')]
 
 
