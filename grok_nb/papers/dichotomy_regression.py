@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['movement', 'powers', 'slope_bound', 'lowest_curvature', 'completion', 'condition_path', 'nuclear_slope']
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #786753d0
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #57aef377
 import math
 from functools import lru_cache
 import matplotlib.pyplot as plt
@@ -31,19 +31,20 @@ from ..theory.solvers import min_norm, min_nuclear, subgradient_error
 from ..train.diagonal_flow import diagonal_flow
 from ..train.experiment import Experiment
 from ..train.fit import fit
-from ..train.flow import FlowError, flow
+from ..train.flow import flow
 from ..train.losses import MSE
 from ..train.optim import GD
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #4204b42f
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #b53c1961
 _sizes = dict(
-    smoke=dict(dim=30, train=5, table=4, alphas=(10., 100.), deep=(10., 100.), tables=(10., 30.),
-               late=(10., 100.), late_tables=(10., 30.), starts=1, big=5,
-               wds=(1e-2, 1e-3), draws=3, kinds=2, end=7),
+    smoke=dict(dim=30, train=5, table=3, alphas=(10., 100.), deep=(10., 100.), tables=(10., 30.),
+               first=(10., 30.), late=(10., 100.), late_tables=(10., 30.), starts=1, big=4,
+               wds=(1e-2, 1e-3), draws=3, kinds=1, end=5, rtol=1e-8, rough=1e-5),
     cpu=dict(dim=200, train=20, table=10, alphas=tuple(10.**np.arange(2, 4.1, .5)),
              deep=tuple(10.**np.arange(2, 3.1, .25)), tables=(1e2, 3e2, 1e3), draws=40,
-             late=(10., 1e2, 1e3, 1e4), late_tables=(10., 30., 100., 300.),
-             starts=3, big=20, wds=(1e-2, 1e-3, 1e-4), kinds=6, end=9))
+             first=(10., 30., 100., 300.), late=(10., 1e2, 1e3, 1e4), starts=3, big=20,
+             late_tables=(10., 30., 100., 300.), wds=(1e-2, 1e-3, 1e-4), kinds=6, end=9,
+             rtol=1e-11, rough=1e-8))
 _sizes['paper'] = _sizes['cpu'] | dict(dim=1000, train=100, big=40, draws=200,
                                        late=(10., 1e2, 1e3, 1e4, 1e5))
 
@@ -58,20 +59,20 @@ def _sparse(at):
 
 def _table(at): return MatrixCompletion(size=_sizes[at]['table'], train_frac=.5)
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #98ada5d3
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #50e78105
 def _follow(at, alpha, wd, s):
     "The flow of the table from alpha times the identity."
     task = _table(at)
     bank = make_bank(MatrixFactorisation(alpha), task, (0,), torch.float64)
-    return flow(bank, MSE(), *task.data('train'), s, wd=wd, rescaled=True, rtol=1e-9)
+    return flow(bank, MSE(), *task.data('train'), s, wd=wd, rescaled=True,
+                rtol=_sizes[at]['rtol'], atol=1e-13)
 
-def _diagonal(x, y, alpha, s, loss='squared', depth=2):
+def _diagonal(at, alpha, s, loss='squared', depth=2):
     "Effective weights along the flow of a diagonal network with decay 1/alpha."
-    for rtol in (1e-11, 3e-11, 1e-12, 1e-10):             # LSODA may give up at one and not another
-        try: return diagonal_flow(x, y, alpha, 1/alpha, s, loss, depth, rescaled=True, rtol=rtol,
-                                  atol=1e-13).w
-        except FlowError as e: failed = e
-    raise failed
+    x, y, _ = _sparse(at)
+    y = np.sign(y) if loss == 'exponential' else y
+    return diagonal_flow(x, y, alpha, 1/alpha, s, loss, depth, rescaled=True,
+                         rtol=_sizes[at]['rtol'], atol=1e-13).w
 
 def _matrices(film): return film.model.matrix({k: v[:, 0] for k,v in film.params.items()})
 
@@ -94,46 +95,48 @@ def movement(
         z = np.clip(z - off/slope, -1 + 1e-12, 1 - 1e-12)
     return np.concatenate([np.expm1(-np.log1p(-z)/k), np.expm1(-np.log1p(z)/k)], 1)
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #322747c4
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #586282b5
 @lru_cache
 def _kernel(at):
     "The network at (1-c) t*, for depths, c and starts: one row each."
     (x, y, least), o, rows = _sparse(at), _sizes[at], []
+    q = np.linalg.qr(np.hstack([x, -x]).T)[0]
     for L,alphas in ((2, o['alphas']), (3, o['deep'])):
-        q, size = np.linalg.qr(np.hstack([x, -x]).T)[0], np.linalg.norm(least)/(L*2**.5)
-        for c in (.3, .5):
-            for a in alphas:
-                s = np.array([(1 - c)*np.log(a)])
-                w = _diagonal(x, y, a, s, depth=L)
-                delta = movement(w, a, s, L)[0]
-                across = delta - q @ (q.T @ delta)
-                rows.append(dict(net=f'diagonal, L = {L}', L=L, c=c, alpha=a,
-                                 error=np.linalg.norm(w[0] - least), size=np.linalg.norm(delta),
-                                 across=np.linalg.norm(across),
-                                 h=np.linalg.norm(delta)/leak(s[0]*a, a, 1/a, L)/size))
-    return pd.concat([pd.DataFrame(rows), _kernel_table(at)], ignore_index=True)
+        for a in alphas:
+            s = (1 - _cs)*np.log(a)
+            w = _diagonal(at, a, s, depth=L)
+            for c,t,v,delta in zip(_cs, s, w, movement(w, a, s, L)):
+                size = np.linalg.norm(delta)
+                rows.append(dict(net=f'diagonal, L = {L}', L=L, c=c, alpha=a, size=size,
+                                 error=np.linalg.norm(v - least),
+                                 across=np.linalg.norm(delta - q @ (q.T @ delta)),
+                                 h=size/leak(t*a, a, 1/a, L)/np.linalg.norm(least)*L*2**.5))
+    return pd.concat([pd.DataFrame(rows), _kernel_table(at, o['tables'])], ignore_index=True)
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #c2a70f2e
+_cs = np.array([.5, .3])                                      # from early to late
+
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #e3f2fcaa
 def _features(task):
     "Gradients of all seen entries at U = V = I, `(n, 2 d^2)`."
     eye = make_bank(MatrixFactorisation(1.), task, (0,), torch.float64)
     return jacobian(eye, task.data('train')[0])[0, :, 0]
 
-def _kernel_table(at):
+@lru_cache
+def _kernel_table(at, alphas):
     "The same for the table; seen twice, a feature counts once."
     task, rows = _table(at), []
     phi, X = _features(task), task.truth().double()
     early, h = early_completion(task.mask(), X), min_norm(phi, X[task.mask()])
     v = torch.linalg.svd(phi, full_matrices=False)
     q = v[2][v[1] > 1e-9]
-    for c in (.3, .5):
-        for a in _sizes[at]['tables']:
-            film = _follow(at, a, 1/a, [(1 - c)*math.log(a)])
-            moved = torch.cat([film.params[k][0, 0].flatten() for k in 'UV'])
+    for a in alphas:
+        film = _follow(at, a, 1/a, (1 - _cs)*math.log(a))
+        for i,c in enumerate(_cs):
+            moved = torch.cat([film.params[k][i, 0].flatten() for k in 'UV'])
             delta = moved*a**-c - torch.eye(task.size).flatten().repeat(2)
             across = delta - q.T @ (q @ delta)
             rows.append(dict(net='table', L=2, c=c, alpha=a, size=delta.norm().item(),
-                             error=(_matrices(film)[0] - early).abs().max().item(),
+                             error=(_matrices(film)[i] - early).abs().max().item(),
                              across=across.norm().item(), h=(delta.norm()/h.norm).item()*a**(2*c)))
     return pd.DataFrame(rows)
 
@@ -261,7 +264,7 @@ def _with_ceilings(net, alpha, share, loss, y, nu, keeps):
         corrected=squared_ceiling(t, alpha, 1/alpha, y, nu),
         printed=squared_ceiling(t, alpha, 1/alpha, y, nu, printed=True)))[kept]
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #1a0733ac
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #3f80660e
 @lru_cache
 def _draw_ceilings(at):
     "The loss under its two ceilings."
@@ -274,7 +277,7 @@ def _draw_ceilings(at):
         ax.loglog(o.share, o.printed, ':', color=colours['theory'])
         ax.set(title=rf'{net}, $\alpha = {a:g}$', xlabel='time, in units of $t^*$')
     axes[0].set_ylabel('mean square')
-    axes[0].legend(['loss', 'ceiling', 'as printed'], fontsize=8, loc='lower left')
+    axes[1].legend(['loss', 'ceiling', 'as printed'], fontsize=8, loc='upper center')
     return fig
 
 # %% ../../nbs/papers/26_dichotomy_regression.ipynb #9082cc4b
@@ -297,7 +300,7 @@ def _(at):
                         'regime that the flow does not visit; the printed ceiling is weaker '
                         'and holds too')
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #0461a528
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #0b78dd75
 def _passage(s, size, eps=.1):
     "When `size` first exceeds `eps`, and the slope of its logarithm from 0.2 t* until then."
     i = int((size > eps).argmax())
@@ -309,24 +312,27 @@ def _passage(s, size, eps=.1):
 @lru_cache
 def _lengths(at):
     "End of the kernel regime for all starts, with its squared and its exponential version."
-    (x, y, least), rows = _sparse(at), []
+    least, rows = _sparse(at)[2], []
     for L,loss,alphas in ((2, 'squared', _sizes[at]['alphas']), (3, 'squared', _sizes[at]['deep']),
                           (2, 'exponential', _sizes[at]['alphas'])):
         for a in alphas:
             s = np.linspace(.2, 1.5, 300)*np.log(a)
             some = s if L == 2 else s[s < np.log(a)]
-            w = _diagonal(x, np.sign(y) if loss == 'exponential' else y, a, some, loss, L)
-            end, slope = _passage(s[:len(w)], np.linalg.norm(movement(w, a, s[:len(w)], L), axis=1))
+            w = _diagonal(at, a, some, loss, L)
+            end, slope = _passage(some, np.linalg.norm(movement(w, a, some, L), axis=1))
             guess = math.log(.1/np.linalg.norm(least)*L*2**.5)/L if loss == 'squared' else np.nan
             rows.append(dict(net=f'diagonal, L = {L}, {loss}', L=L, alpha=a, end=end, slope=slope,
                              constant=end - math.log(a), guess=guess))
-    return pd.concat([pd.DataFrame(rows), _lengths_table(at)], ignore_index=True)
+    return pd.concat([pd.DataFrame(rows), _lengths_table(at, _sizes[at]['tables'])],
+                     ignore_index=True)
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #3efdb76a
-def _lengths_table(at):
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #57d9768d
+@lru_cache
+def _lengths_table(at, alphas):
+    "The same for the table."
     task, rows = _table(at), []
     size = min_norm(_features(task), task.data('train')[1].double()).norm.item()
-    for a in _sizes[at]['tables']:
+    for a in alphas:
         s = np.linspace(.2, 1.5, 100)*np.log(a)
         film = _follow(at, a, 1/a, s)
         both = torch.cat([film.params[k][:, 0].flatten(1) for k in 'UV'], 1)
@@ -337,7 +343,7 @@ def _lengths_table(at):
                          constant=end - math.log(a), guess=math.log(.1/size)/2))
     return pd.DataFrame(rows)
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #cfe37c34
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #ae2e3c7c
 @lru_cache
 def _draw_lengths(at):
     "The constant in the length of the kernel regime."
@@ -350,15 +356,17 @@ def _draw_lengths(at):
                     textcoords='offset points', color=hue, fontsize=9)
     ax.set(xlabel=r'$\alpha$', ylabel=r'$\lambda T_{\max} - \log\alpha$')
     ax.set_xlim(None, 60*ax.get_xlim()[1])
+    ax.set_xticks(sorted({10**round(math.log10(a)) for a in _lengths(at).alpha}))
+    ax.minorticks_off()
     return fig
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #0811ceff
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #79aecb41
 @claim('dichotomy:T18', says='in regression the kernel regime lasts until (log alpha + const)/'
                              'lambda, without a double log; the movement grows as e^(L lambda t)')
 def _(at):
-    frame = _lengths(at)
-    rate = frame.groupby('net').apply(lambda o: np.polyfit(np.log(o.alpha), o.end, 1)[0],
-                                      include_groups=False)
+    frame, first = _lengths(at), _lengths_table(at, _sizes[at]['first'])
+    def growth(o): return np.polyfit(np.log(o.alpha), o.end, 1)[0]
+    rate = frame.groupby('net').apply(growth, include_groups=False)
     ours = frame[frame.net.str.contains('squared')]
     off = (ours.slope - ours.L).abs().max()
     holds = all(abs(v - 1) < .01 for k,v in rate.items() if 'squared' in k) and off < .01
@@ -366,57 +374,76 @@ def _(at):
     far = (ours.constant - ours.guess).abs().max()
     shown |= {'largest error of the exponent L': round(off, 4),
               'largest distance from the guessed constant': round(far, 4)}
+    was, worst = growth(first), (first.slope - 2).abs().max()
+    shown |= {'growth on the first range of the table': round(was, 4),
+              'largest error of the exponent there': round(worst, 4)}
     return Evidence(shown, bool(holds), figure=_draw_lengths(at),
-                    note='tried from alpha = 100 on; with the table from alpha = 10 it failed at '
-                         'first; the exponential loss is for comparison and not judged')
+                    note='the exponential loss is for comparison and not judged',
+                    but='range chosen after looking: from alpha = 100 on; the first one, with the '
+                        f'table from {first.alpha.min():g} to {first.alpha.max():g}, failed: '
+                        f'growth {was:.3f} (1 to 0.01), exponent off by up to {worst:.3f} (0.01)')
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #fd16fe07
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #586cfa47
+def _small_start(at):
+    "Share of the movement across the features for alpha = 0.01, at lambda t = 1."
+    (x, y, _), s = _sparse(at), np.array([1.])
+    q = np.linalg.qr(np.hstack([x, -x]).T)[0]
+    delta = movement(diagonal_flow(x, y, .01, .01, s, 'squared', rescaled=True).w, .01, s)[0]
+    return np.linalg.norm(delta - q @ (q.T @ delta))/np.linalg.norm(delta)
+
+def _first_powers(at):
+    "The powers on the first range of the table, by c."
+    first = powers(_kernel_table(at, _sizes[at]['first']), 'across')
+    return {c: v for (*_,c),v in first.items()}
+
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #78061a1a
 @claim('dichotomy:T19', says='the movement across the NTK features is O(alpha^(-2cL)) and vanishes '
                              'beside the movement along them, whose size is of order one')
 def _(at):
     frame = _kernel(at).assign(share=lambda o: o.across/o['size'],
                               far=lambda o: (o.h - 1).abs().clip(lower=1e-8))
     got = powers(frame, 'across')
-    law = np.array([-2*c*L for _,L,c in got.index])
+    good = all(v <= -2*c*L + .02 for (_,L,c),v in got.items())
     falls = all(o.share.is_monotonic_decreasing and o.far.is_monotonic_decreasing
                 for _,o in frame.groupby(['net', 'c']))
-    (x, y, _), s = _sparse(at), np.array([1.])
-    q = np.linalg.qr(np.hstack([x, -x]).T)[0]
-    delta = movement(diagonal_flow(x, y, .01, .01, s, 'squared', rescaled=True).w, .01, s)[0]
-    small = np.linalg.norm(delta - q @ (q.T @ delta))/np.linalg.norm(delta)
+    small, was, first = _small_start(at), _first_powers(at), _sizes[at]['first']
     shown = {f'power of alpha, {net}, c={c} (promised {-2*c*L:.1f})': round(v, 3)
              for (net,L,c),v in got.items()}
-    last = frame.groupby(['net', 'c']).share.last().max()
-    shown |= {'largest share at the largest start': float(f'{last:.1e}'),
+    shown |= {'largest share at the largest start':
+                  float(f"{frame.groupby(['net', 'c']).share.last().max():.1e}"),
               'size of h over that of h*, furthest from 1': round(frame.h[frame.far.idxmax()], 3),
               'share for alpha = 0.01': round(small, 2)}
-    return Evidence(shown, bool((got <= law + .02).all() and falls and small > .5),
-                    figure=_draw_kernel(at),
-                    note='tried from alpha = 100 on; with the table from alpha = 10 it failed at '
-                         'first',
-                    but='Corollary D.6 prints alpha -> 0; it must be alpha -> infinity: '
-                        f'at alpha = 0.01 a share of {small:.2f} is across the features')
+    shown |= {f'power on the first range of the table, c={c} (promised {-4*c:.1f})': round(v, 3)
+              for c,v in was.items()}
+    return Evidence(shown, bool(good and falls and small > .5), figure=_draw_kernel(at),
+                    but='Corollary D.6 prints alpha -> 0, it must be alpha -> infinity (at alpha = '
+                        f'0.01 a share of {small:.2f} is across); range chosen after looking: from '
+                        f'alpha = 100 on; the first one, with the table from {first[0]:g} to '
+                        f'{first[-1]:g}, failed: powers {was[.3]:.2f} and {was[.5]:.2f} for '
+                        'promised -1.2 and -2.0')
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #131732bc
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #2cb0c885
 @lru_cache
 def _late(at):
     "Norm and KKT residual after the transition."
     (x, y, _), task = _sparse(at), _table(at)
-    share, out = np.linspace(.6, 2, 15), []
+    share, out = np.linspace(.6, 2, 15 if at != 'smoke' else 8), []
     data = dict(diagonal=(torch.from_numpy(x), torch.from_numpy(y)), table=task.data('train'))
     for net,alphas in (('diagonal', _sizes[at]['late']), ('table', _sizes[at]['late_tables'])):
         for a in alphas:
             s = share*np.log(a)
             if net == 'diagonal':
-                w = _diagonal(x, y, a, s)
+                w = _diagonal(at, a, s)
                 u, v = np.split((1 + movement(w, a, s))*a*np.exp(-s)[:, None], 2, 1)
                 bank = Bank(DiagonalNet(), dict(u=torch.from_numpy(u), v=torch.from_numpy(v)))
             else:
                 film = _follow(at, a, 1/a, s)
                 bank = Bank(film.model, {k: v[:, 0] for k,v in film.params.items()})
             size = sum(v.square().flatten(1).sum(1) for v in bank.params.values()).sqrt().numpy()
-            got = kkt(bank, data[net][0], data[net][1].double(), 'norm', 'loss', MSE(), 1/a)
-            out.append(got.assign(net=net, alpha=a, share=share, norm=size))
+            inputs, goal = data[net][0], data[net][1].double()
+            got = kkt(bank, inputs, goal, 'norm', 'loss', MSE(), 1/a)
+            mu = (2*a/len(goal)*(goal - bank(inputs)[..., 0]).abs()).amax(1).detach().numpy()
+            out.append(got.assign(net=net, alpha=a, share=share, norm=size, multiplier=mu))
     return pd.concat(out, ignore_index=True)
 
 # %% ../../nbs/papers/26_dichotomy_regression.ipynb #692b9845
@@ -440,7 +467,13 @@ def _draw_late(at):
     for ax in axes[1]: ax.set(xlabel='time, in units of $t^*$')
     return fig
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #ea90fa3a
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #cff0ad56
+def _log_power(best):
+    "Power of log alpha in the residual, over starts from 1/200 of the largest on."
+    far = best[best.alpha >= best.alpha.max()/200]
+    return np.polyfit(np.log(np.log(far.alpha)), np.log(far.stationarity), 1)[0]
+
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #990787de
 @claim('dichotomy:T21', says='on [t*, (1+c)t*] the parameters are O(1), and somewhere in it the '
                              'gradient is so small that limits are KKT points of (R2)')
 def _(at):
@@ -452,19 +485,22 @@ def _(at):
         biggest = of.groupby('alpha').norm.max()
         power = np.polyfit(np.log(biggest.index), np.log(biggest), 1)[0]
         scaled = best.stationarity*best.norm*np.log(best.alpha)**.5
-        good += [power < .01, scaled.is_monotonic_decreasing,
-                 best.stationarity.is_monotonic_decreasing, best.misfit.is_monotonic_decreasing]
+        good += [power < .01, *(o.is_monotonic_decreasing
+                                for o in (scaled, best.stationarity, best.misfit))]
         shown |= {f'power of alpha in the largest norm, {net}': round(power, 4),
+                  f'largest multipliers, {net}': best.multiplier.round(2).tolist(),
                   f'starts, {net}': best.alpha.round().tolist(),
                   f'KKT residuals, {net}': best.stationarity.round(3).tolist(),
+                  f'their power of log alpha (promised -0.5), {net}': round(_log_power(best), 2),
                   f'gradient/lambda*sqrt(log 1/lambda), {net}': scaled.round(2).tolist(),
                   f'misfit at the largest start, {net}': float(f'{best.misfit.iloc[-1]:.1e}')}
-    worst = max(v[-1] for k,v in shown.items() if k.startswith('KKT'))
-    return Evidence(shown, all(map(bool, good)), figure=_draw_late(at),
-                    but='(33) must be divided by lambda before the limit is taken; and the limit '
-                        f'is slow: the residual is still {worst:.2f} from the largest start')
+    worst = max(v[-1] for k,v in shown.items() if k[:3] == 'KKT')
+    return Evidence(shown, all(map(bool, good)), figure=_draw_late(at), but=
+                    'erratum: (33) is true of any networks that fit, as lambda -> 0; it must be '
+                    'divided by lambda before the limit, with bounded multipliers; and the limit '
+                    f'is slow: the residual is still {worst:.2f} from the largest start')
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #a6f78229
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #86e1d79f
 @lru_cache
 def _perturbed(at):
     "Ends of flows from perturbed starts, for several decays."
@@ -478,7 +514,7 @@ def _perturbed(at):
         bank = make_bank(MatrixFactorisation(10., sigma=1e-3), task, range(o['starts']),
                          torch.float64)
         film = flow(bank, MSE(), *task.data('train'), [1., 2.3, 4., 6., 10., 20., 40., 60.], wd=wd,
-                    rescaled=True, rtol=1e-8)
+                    rescaled=True, rtol=o['rough'])
         for i,t in enumerate(film.times):
             p = film.bank_at(i).params
             got = completion_conditions(p['U'], p['V'], mask, X, wd)
@@ -512,7 +548,7 @@ def _draw_perturbed(at):
     axes[1].set(xlabel=r'$\lambda$', ylabel=r'$\Vert W - X^*\Vert_F$')
     return fig
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #f6b708ba
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #af4fac69
 @claim('dichotomy:T22', says='from a perturbed start the flow reaches a global minimum, the '
                              'optimum of (42), and its error falls at least as sqrt(lambda)')
 def _(at):
@@ -529,10 +565,10 @@ def _(at):
                      'decays': end.wd.unique().tolist(),
                      'errors': [float(f'{v:.2g}') for v in errors]},
                     bool(holds), figure=_draw_perturbed(at),
-                    note='fewer entries are seen than the theorem asks for when its constants are '
-                         'taken as 1, here as in the paper')
+                    but='the part about the error is tried outside of its assumption: fewer '
+                        'entries are seen than mu^4 d log^2 d, here as in the paper')
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #120045aa
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #4f3d6626
 def _signed(at):
     "A symmetric matrix with one eigenvalue of either sign."
     d = _sizes[at]['table']
@@ -553,10 +589,10 @@ def lowest_curvature(
         return MSE()(bank.model.forward(p, x), y)[0] + wd/2*z.square().sum()
     for r in range(len(bank)):
         z = torch.cat([v[r].flatten() for v in bank.trained.values()]).double()
-        out.append(torch.linalg.eigvalsh(torch.func.hessian(objective)(z))[0])
+        out.append(torch.linalg.eigvalsh(torch.autograd.functional.hessian(objective, z))[0])
     return torch.stack(out)
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #923f3c39
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #df6fbb2c
 _decay = 1e-2
 
 @lru_cache
@@ -567,7 +603,7 @@ def _starts(at):
     goal = min_nuclear(mask, X, _decay, tol=1e-12).objective.item()
     s = [.2, .5, 1., 2., 5., 10., 30., 100., 300.][:_sizes[at]['end']]
     def go(kind, bank):
-        film = flow(bank, MSE(), x, y, s, wd=_decay, rescaled=True, rtol=1e-8)
+        film = flow(bank, MSE(), x, y, s, wd=_decay, rescaled=True, rtol=_sizes[at]['rough'])
         bend = lowest_curvature(film.bank_at(-1), x, y.double(), _decay).numpy()/_decay
         for i,t in enumerate(s):
             p = film.bank_at(i).params
@@ -601,7 +637,7 @@ def _draw_starts(at):
     ax.set(xlabel=r'$\lambda t$', ylabel='objective above the convex optimum', xlim=(None, 8000))
     return fig
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #014d32e2
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #0854c8c1
 @claim('dichotomy:T23', says='every local minimum of the penalised loss is global, and other '
                              'critical points have a direction of negative curvature')
 def _(at):
@@ -616,6 +652,7 @@ def _(at):
                      'lowest curvature at the minima, in lambda': float(f'{bend:.1e}'),
                      'other critical points': stuck.kind.tolist(),
                      'their relative excess': stuck.excess.round(2).tolist(),
+                     'their largest first-order residual': float(f'{critical:.1e}'),
                      'their lowest curvature, in lambda': stuck.curvature.round(1).tolist()},
                     bool(holds), figure=_draw_starts(at))
 
@@ -648,7 +685,7 @@ def condition_path(
         out.append(got.assign(step=step, spectrum=e.tolist()))
     return pd.concat(out, ignore_index=True)
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #34881bd5
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #1d473ad7
 @lru_cache
 def _draw_conditions(at):
     "Residuals and the spectrum of M, along a run."
@@ -661,11 +698,12 @@ def _draw_conditions(at):
         sns.lineplot(path, x='step', y=k, color=sns.color_palette()[hue], errorbar=('pi', 100),
                      ax=axes[0], label=name)
     axes[0].set(xscale='log', yscale='log', ylabel='relative residual', xlabel='training step')
-    one = path[path.replica == 0]
-    for _,o in one.iterrows():
+    for _,o in path[path.replica == 0].iterrows():
         axes[1].plot([o.step]*len(o.spectrum), o.spectrum, '_', ms=7, color=sns.color_palette()[4])
     for y in (-1, 1): axes[1].axhline(y, color=colours['theory'], ls='--', lw=1)
-    for ax in axes: mark(ax, run.config.model.alpha, run.config.optim.wd, run.config.optim.lr)
+    o = run.config
+    mark(axes[0], o.model.alpha, o.optim.wd, o.optim.lr, label='')
+    mark(axes[1], o.model.alpha, o.optim.wd, o.optim.lr)
     axes[1].set(xscale='log', ylim=(-2.5, 2.5), xlabel='training step',
                 ylabel=r'eigenvalues of $M/\lambda$')
     return fig

@@ -92,7 +92,7 @@ def _matrix(self, s, q):
 
 _Equations.velocity, _Equations.matrix = _velocity, _matrix
 
-# %% ../../nbs/train/22_diagonal_flow.ipynb #5e108a1b
+# %% ../../nbs/train/22_diagonal_flow.ipynb #96d948bb
 class DiagonalFlow:
     "A diagonal network along its gradient flow."
     def __init__(self,
@@ -104,22 +104,36 @@ class DiagonalFlow:
         norm:np.ndarray, # `(T,)`: Euclidean norm of all parameters (u, v)
         y:np.ndarray, # `(n,)`: the targets
         calls:int, # Evaluations of the right-hand side
+        rtol:float=math.nan, # The relative tolerance that was used
     ):
         self.times, self.t, self.w, self.outputs = times, t, w, outputs
-        self.log_loss, self.norm, self.y, self.calls = log_loss, norm, y, calls
+        self.log_loss, self.norm, self.y, self.calls, self.rtol = log_loss, norm, y, calls, rtol
 
     def __repr__(self):
         d, T = self.w.shape[1], len(self.t)
         return f"DiagonalFlow of {d} weights at {T} times to {self.times[-1]:g}"
 
-    @property
-    def frame(self)->pd.DataFrame:
-        "One row for each time: time, t, log_loss, margin, norm, l1 and l2 norms of w."
-        return pd.DataFrame(dict(time=self.times, t=self.t, log_loss=self.log_loss,
-                                 margin=(self.y*self.outputs).min(1), norm=self.norm,
-                                 l1=np.abs(self.w).sum(1), l2=np.linalg.norm(self.w, axis=1)))
+# %% ../../nbs/train/22_diagonal_flow.ipynb #00a802c3
+def _frame(self)->pd.DataFrame:
+    "One row for each time: time, t, log_loss, margin, norm, l1 and l2 norms of w."
+    return pd.DataFrame(dict(time=self.times, t=self.t, log_loss=self.log_loss,
+                             margin=(self.y*self.outputs).min(1), norm=self.norm,
+                             l1=np.abs(self.w).sum(1), l2=np.linalg.norm(self.w, axis=1)))
 
-# %% ../../nbs/train/22_diagonal_flow.ipynb #ac38a556
+DiagonalFlow.frame = property(_frame)
+
+# %% ../../nbs/train/22_diagonal_flow.ipynb #2c8910c5
+def _solve(eq, s, rtol, atol, integrate=solve_ivp):
+    "The solution at times s and its tolerance; a failing integrator gets two neighbouring ones."
+    for used in (rtol, 3*rtol, rtol/3):
+        with np.errstate(over='ignore', invalid='ignore'):
+            got = integrate(eq.velocity, (0, s[-1]), np.zeros(len(eq.y)), method='LSODA', t_eval=s,
+                            jac=eq.matrix, rtol=used, atol=atol)
+        if got.success: return got, used
+    raise FlowError(f'diagonal_flow: the integrator stopped, at rtol={rtol:g} and at three times '
+                    f'and a third of it: {got.message}')
+
+# %% ../../nbs/train/22_diagonal_flow.ipynb #b2a99220
 def diagonal_flow(
     x, # Inputs `(n, d)`, an array or a tensor
     y, # Targets `(n,)`: signs, or numbers for the squared loss
@@ -129,20 +143,17 @@ def diagonal_flow(
     loss:str='exponential', # Or 'logistic', 'squared'
     depth:int=2, # L, at least 2
     rescaled:bool=False, # Are `times` in units of 1/lam?
-    rtol:float=1e-10, # Relative error allowed in a step
+    rtol:float=1e-10, # Relative error allowed in a step; if LSODA fails, 3 rtol, then rtol/3
     atol:float=1e-11, # Absolute error allowed in a step
 )->DiagonalFlow:
     "Gradient flow of a diagonal network from u = v = alpha, by n equations."
     x, y, times = (np.asarray(o, float) for o in (x, y, times))
     _check(y, alpha, lam, times, loss, depth, rescaled)
     eq, s = _Equations(x, y, alpha, lam, loss, depth), times if rescaled or not lam else lam*times
-    with np.errstate(over='ignore', invalid='ignore'):
-        got = solve_ivp(eq.velocity, (0, s[-1]), np.zeros(len(y)), method='LSODA', t_eval=s,
-                        jac=eq.matrix, rtol=rtol, atol=atol)
-    if not got.success: raise FlowError(f'diagonal_flow: the integrator stopped: {got.message}')
-    return _film(eq, s, got, times, times/lam if rescaled else times, rtol)
+    got, used = _solve(eq, s, rtol, atol)
+    return _film(eq, s, got, times, times/lam if rescaled else times, used)
 
-# %% ../../nbs/train/22_diagonal_flow.ipynb #c4216b06
+# %% ../../nbs/train/22_diagonal_flow.ipynb #731c21ac
 _worn = ('diagonal_flow: for depth {} the formula has lost its digits before time {:g}; '
          'stop earlier, ask for a smaller rtol, or follow u and v themselves with `flow`')
 
@@ -156,7 +167,7 @@ def _film(eq, s, got, times, t, rtol):
     start = eq.log_alpha - eq.decay*s[:, None]
     norm = np.sqrt((np.exp(2*(start + lu)) + np.exp(2*(start + lv))).sum(1))
     log_loss = np.logaddexp.reduce(eq.loss(f, eq.y)[2], axis=1) - math.log(len(eq.y))
-    return DiagonalFlow(times, t, w, f, log_loss, norm, eq.y, got.nfev)
+    return DiagonalFlow(times, t, w, f, log_loss, norm, eq.y, got.nfev, rtol)
 
 # %% ../../nbs/train/22_diagonal_flow.ipynb #99e0ff21
 def _check(y, alpha, lam, times, loss, depth, rescaled):
