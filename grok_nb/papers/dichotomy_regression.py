@@ -95,11 +95,11 @@ def movement(
         z = np.clip(z - off/slope, -1 + 1e-12, 1 - 1e-12)
     return np.concatenate([np.expm1(-np.log1p(-z)/k), np.expm1(-np.log1p(z)/k)], 1)
 
-# %% ../../nbs/papers/26_dichotomy_regression.ipynb #586282b5
+# %% ../../nbs/papers/26_dichotomy_regression.ipynb #095ee1a8
 @lru_cache
 def _kernel(at):
     "The network at (1-c) t*, for depths, c and starts: one row each."
-    (x, y, least), o, rows = _sparse(at), _sizes[at], []
+    (x, _, least), o, rows = _sparse(at), _sizes[at], []
     q = np.linalg.qr(np.hstack([x, -x]).T)[0]
     for L,alphas in ((2, o['alphas']), (3, o['deep'])):
         for a in alphas:

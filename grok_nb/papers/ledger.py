@@ -117,7 +117,7 @@ def settings()->dict: # id -> function from a scale to an `Experiment`
     "The registered settings."
     return dict(_settings)
 
-# %% ../../nbs/papers/00_ledger.ipynb #55bcbd63
+# %% ../../nbs/papers/00_ledger.ipynb #5f573ea0
 def _collect(seen):
     "A watcher that collects finished experiments and stops at interrupted ones."
     def tell(exp, step, run):
@@ -126,6 +126,7 @@ def _collect(seen):
         seen[exp.id] = repr(exp)
     return tell
 
+# %% ../../nbs/papers/00_ledger.ipynb #53c2a284
 def examine(
     c:Claim, # What to judge
     at:str=None, # The scale; see `scale`

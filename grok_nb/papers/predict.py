@@ -66,7 +66,7 @@ def expected_cost(
     looks, keeps = len(eval_steps(exp.steps, exp.every)), len(keep_steps(exp.steps, exp.keep))
     return dict(step=step, look=look, seconds=exp.steps*step + looks*look, megabytes=keeps*size)
 
-# %% ../../nbs/papers/01_predict.ipynb #220f1f6c
+# %% ../../nbs/papers/01_predict.ipynb #b8dbb1bf
 @dataclass
 class Prediction:
     "What to expect of an experiment."
@@ -76,6 +76,7 @@ class Prediction:
 
     def __repr__(self): return f'{_when(self)}\n{_price(self)}'
 
+# %% ../../nbs/papers/01_predict.ipynb #a252c9d7
 def _span(v):
     low, high = (f'{round(o):,}' for o in (v.min(), v.max()))
     return low if low == high else f'{low} to {high}'

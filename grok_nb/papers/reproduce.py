@@ -108,7 +108,7 @@ def _teller(pipe, i):
         pipe.send(('at', i, step/exp.steps))
     return tell
 
-# %% ../../nbs/papers/03_reproduce.ipynb #79306625
+# %% ../../nbs/papers/03_reproduce.ipynb #5aa5abb0
 @dataclass
 class _Job:
     "A worker and what it still has to do."
@@ -120,6 +120,7 @@ class _Job:
     since:float = 0.
     share:float = None
 
+# %% ../../nbs/papers/03_reproduce.ipynb #3b29bf7c
 @contextmanager
 def _deaf(threads):
     "New processes ignore Ctrl-C from their first moment, and use so many threads."
@@ -152,7 +153,7 @@ def _stop(running):
         if j.process.is_alive(): j.process.kill()
         j.pipe.close()
 
-# %% ../../nbs/papers/03_reproduce.ipynb #0461da3e
+# %% ../../nbs/papers/03_reproduce.ipynb #946ff3fb
 def _lost(job, at):
     "The record of a claim whose process died."
     job.process.join()
@@ -162,6 +163,7 @@ def _lost(job, at):
                 but='', note='', error=f'the process ended ({why})', experiments={}, figure=None,
                 seconds=round(time.monotonic() - job.since, 2) if job.now else 0.)
 
+# %% ../../nbs/papers/03_reproduce.ipynb #f212d2b7
 def _hear(job, at, folder):
     "One message of a worker: the record of a claim that is done, or None; True if it was the last."
     try: what, i, value = job.pipe.recv()
@@ -240,7 +242,7 @@ def _alone(folder):
     try: yield
     finally: lock.release()
 
-# %% ../../nbs/papers/03_reproduce.ipynb #e83661cf
+# %% ../../nbs/papers/03_reproduce.ipynb #83801553
 def _status(running):
     "What the workers are doing, in a line."
     def one(j):
@@ -253,7 +255,7 @@ def _line(r, n, total):
     return f"{n:>4}/{total}  {r['id']:<18}{r['verdict']:<8}{r['seconds']:>8.1f} s  {brief(r)[:90]}"
 
 class _Show:
-    "Progress: a line for each verdict; between them a bar, or a line a minute where no one watches."
+    "A line for each verdict; between them a bar, or a line a minute where no one watches."
     def __init__(self, total, say):
         self.n, self.total, self.say, self.last = 0, total, say, time.monotonic()
         self.bar = tqdm(total=total, unit='claim', leave=False, disable=not (say and interactive()))

@@ -119,12 +119,13 @@ def scoreboard(
         refuse('scoreboard', 'document', document, 'one of ' + ', '.join(names))
     return Scoreboard(b[b.document == document], folder)
 
-# %% ../../nbs/papers/90_scoreboard.ipynb #5c0fad92
+# %% ../../nbs/papers/90_scoreboard.ipynb #130ae704
 _css = '''body{font:15px/1.45 system-ui,sans-serif;max-width:76rem;margin:2rem auto;padding:0 1rem}
 body{color:#222;background:#fff}table{border-collapse:collapse;width:100%}th{text-align:left}
 td,th{padding:.4em .7em;border-bottom:1px solid #ddd;vertical-align:top}.s{overflow-x:auto}'''
 
-smoke_note = 'At the scale smoke a verdict says nothing about the paper: it shows that the code runs.'
+smoke_note = ('At the scale smoke a verdict says nothing about the paper: '
+              'it shows that the code runs.')
 
 def write_page(
     folder='claims', # Where `reproduce` wrote
