@@ -52,11 +52,11 @@ from .models.plain import as_module, lens_weights, to_transformer_lens
 from .models.scaled import Scaled
 from .models.transformer import Transformer, gpt
 
-# %% ../index.ipynb #50be1d4b
+# %% ../index.ipynb #2e32c177
 from .papers.ledger import Evidence, claim, judge, load_chapters, scale, setting
 from .papers.predict import Prediction
 from .papers.reproduce import reproduce
-from .papers.scoreboard import scoreboard
+from .papers.board import scoreboard
 from .tasks.array import Array, array
 from .tasks.arrays import Arrays, Digits
 from .tasks.boolean import Boolean

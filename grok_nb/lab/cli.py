@@ -158,7 +158,7 @@ def predict(
     exp = _changed(experiment, scale, set, seeds, steps)
     typer.echo(f'{exp!r}\n\n{exp.predict(device)!r}')
 
-# %% ../../nbs/lab/01_cli.ipynb #64e86c1a
+# %% ../../nbs/lab/01_cli.ipynb #b8e2831a
 @app.command()
 def reproduce(
     pattern: Annotated[str, typer.Argument(help="Which claims, e.g. 'dichotomy:*'.")] = '*',
@@ -172,7 +172,7 @@ def reproduce(
     "Judge claims of the papers: what they say, what is measured, and whether it holds."
     from grok_nb.papers.ledger import scale as at_scale
     from grok_nb.papers.reproduce import reproduce as judge, table
-    from grok_nb.papers.scoreboard import smoke_note, write_page
+    from grok_nb.papers.board import smoke_note, write_page
     if store: os.environ['GROK_NB_STORE'] = store                       # the workers read it
     at = at_scale(scale)
     try: found = judge(pattern, at, jobs, out, again, tuple(module or ()))
