@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from grok_nb.papers.dichotomy_addition import decay_sweep, starts
+from grok_nb.papers.dichotomy_noise import at_rate, noisy, rates
 from grok_nb.papers.ledger import claims, known_claims, load_chapters, settings
 from grok_nb.papers.predict import shape_check
 from grok_nb.papers.reproduce import read_claims
@@ -115,6 +117,10 @@ def test_settings_exist_at_every_scale(name):
         assert from_dict(to_dict(exp)) == exp
         shape_check(exp)
     assert preset(name) == settings()[name]('cpu')
+
+
+def test_whole_sweeps_exist_at_the_size_of_the_paper():
+    for exp in (*starts('paper').values(), *decay_sweep('paper').values(), *(at_rate(noisy('paper'), r, 1.) for r in rates('paper'))): shape_check(exp)
 
 
 def test_every_claim_of_the_paper_has_a_judge():

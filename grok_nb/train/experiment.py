@@ -140,6 +140,19 @@ def _data_seeds(self)->tuple:
 
 Experiment.init_seeds, Experiment.data_seeds = property(_init_seeds), property(_data_seeds)
 
+# %% ../../nbs/train/07_experiment.ipynb #e79b9fe4
+def _but(self,
+    changes:dict=None, # New values by dotted path, e.g. `{'optim.wd': .3}`
+    **kw, # New values by field name, where only one field is called that
+):
+    "A copy with some fields changed; with fewer steps, weights are kept at those that are left."
+    new = {**(changes or {}), **kw}
+    if isinstance(new.get('steps'), Integral) and 'keep' not in new and isinstance(self.keep, tuple):
+        new['keep'] = tuple(k for k in self.keep if k <= new['steps'])
+    return Config.but(self, new)
+
+Experiment.but = _but
+
 # %% ../../nbs/train/07_experiment.ipynb #db04e140
 def batch_rows(
     t:int, # Number of the step, from 0
