@@ -133,7 +133,7 @@ def _flaws(never, n, worst, sharp):
                             f'takes {sharp:.2f} of the time to its middle']
     return '; '.join(said)
 
-# %% ../../nbs/papers/20_dichotomy_addition.ipynb #64e9f4d7
+# %% ../../nbs/papers/20_dichotomy_addition.ipynb #90839ad8
 @claim('dichotomy:E3', says='a two-layer ReLU network fits modular addition while its test '
        'accuracy is near chance, and is right everywhere about one decade of steps later')
 def _(at):
@@ -147,7 +147,8 @@ def _(at):
         seeds=len(o), train_100_at_step=_number(o.memorised.median()),
         test_accuracy_then_at_most=_number(o.then.max()), chance=_number(1/exp.task.p),
         kernel_machine_test=_number(kernel_level(exp)[1]),
-        networks_at_99_percent=int(o.generalised.notna().sum()), worst_at_end=_number(o.last.min()),
+        networks_at_99_percent=int(o.generalised.notna().sum()),
+        worst_at_end=_number(o['last'].min()),
         test_99_at_step=_number(o.generalised.fillna(np.inf).median()),
         ratio_of_steps=_number(ratio), ratio_in_paper='about 10',
         decays_at_half=_number(o.half.median()*exp.optim.lr*exp.optim.wd),
@@ -300,7 +301,7 @@ def _slopes(x, half):
         out.append(affine(np.log(h.name), h.decays)[['slope', 'error']] if ok else none)
     return pd.DataFrame(out, [f'{i:g} to {j:g}' for i,j in zip(x, x[1:])])
 
-# %% ../../nbs/papers/20_dichotomy_addition.ipynb #d442d615
+# %% ../../nbs/papers/20_dichotomy_addition.ipynb #6ec4e72c
 @claim('dichotomy:E4', says='with zero outputs at the start, the transition comes later the '
        'larger the initial weights are')
 def _(at):
@@ -313,13 +314,13 @@ def _(at):
                     their_standard_errors=[_number(v, 1) for v in slopes.error], slope_in_theory=1,
                     width_in_decays=[_number(v) for v in mid.width],
                     kernel_machine_test=_number(kernel_level(runs[ks[0]].config)[1]))
-    holds = half.t50.notna().all() and (mid.decays.diff()[1:] > 0).all()
+    holds = half.t50.notna().all() and (mid.decays.diff().iloc[1:] > 0).all()
     first, late = slopes.iloc[0], _gd(runs[ks[0]].config).wd*reaches(runs, (.75,))[.75]
     measured['decays_at_75_percent'] = [_number(v) for v in late]
     but = '' if not first.slope < 2*first.error else (
         f'from alpha = {ks[0]:g} to {ks[1]:g} the difference is within its error (slope '
         f'{first.slope:.2f} ± {first.error:.2f})')
-    if (late.diff()[1:] < 0).any():
+    if (late.diff().iloc[1:] < 0).any():
         but += f'; to 75 % it takes {late.iloc[0]:.2f} and {late.iloc[1]:.2f} units of 1/wd'
     return Evidence(measured, bool(holds), but=but, figure=plot_starts(runs),
                     note='in time (sum of learning rates), since the rate must differ between '
@@ -416,7 +417,7 @@ def plot_decays(
     _power(half.dropna(subset=['t50']), c)
     return fig
 
-# %% ../../nbs/papers/20_dichotomy_addition.ipynb #fbbd4c17
+# %% ../../nbs/papers/20_dichotomy_addition.ipynb #e2bcaeeb
 def _known(half):
     "The median time halfway up for the decays with which all networks generalise."
     ok = half.groupby('name').t50.apply(lambda v: v.notna().all())
@@ -427,7 +428,7 @@ def _judged(half, last, p):
     mid, end = _known(half), last.groupby('name').end
     gone, fits = end.max() < 3/p, end.min() >= .99
     low, high = fits[fits].index.max(), gone[gone].index.min()
-    earlier = len(mid) > 1 and (mid.diff()[1:] < 0).all()
+    earlier = len(mid) > 1 and (mid.diff().iloc[1:] < 0).all()
     return low, high, bool(earlier and low < high and (fits | gone).all())
 
 # %% ../../nbs/papers/20_dichotomy_addition.ipynb #98abc186
@@ -449,7 +450,7 @@ def _limits(half, best, low, high):
                  f'{best[high]:.2f}), so there was little to collapse']
     return '; '.join(said)
 
-# %% ../../nbs/papers/20_dichotomy_addition.ipynb #2d3c6beb
+# %% ../../nbs/papers/20_dichotomy_addition.ipynb #0c9b88f5
 @claim('dichotomy:E5', says='the larger the weight decay, the earlier the transition; above a '
        'threshold training accuracy collapses, and the smallest decay has the longest delay')
 def _(at):
@@ -460,8 +461,8 @@ def _(at):
     mid, acc = (f.groupby('name').median() for f in (half, last))
     measured = dict(
         decays=list(runs), seeds=len(one), time_halfway=[_number(v) for v in mid.t50],
-        time_falls_with_each_larger_decay=bool((_known(half).diff()[1:] < 0).all()),
-        time_falls_on_the_planned_grid=bool((_known(planned).diff()[1:] < 0).all()),
+        time_falls_with_each_larger_decay=bool((_known(half).diff().iloc[1:] < 0).all()),
+        time_falls_on_the_planned_grid=bool((_known(planned).diff().iloc[1:] < 0).all()),
         wd_times_time=[_number(v) for v in mid.decays], test_at_end=_test_ends(runs),
         exponents=[] if e is None else [_number(v) for v in e.exponent], exponent_in_theory=-1,
         train_best=[_number(v) for v in acc.best], train_at_end=[_number(v) for v in acc.end],
