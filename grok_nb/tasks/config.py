@@ -141,11 +141,12 @@ def parts(
     def says(): return f'configs of kind {kind.__name__}: ' + ', '.join(_kinds(kind))
     return _field(Rule(says, to), default)
 
-# %% ../../nbs/tasks/00_config.ipynb #2ff6149f
+# %% ../../nbs/tasks/00_config.ipynb #b6bdc782
 class Config:
     "A frozen value that checks itself, prints as Python, travels as JSON and has a stable `id`."
     _known = {}
     show = () # Names of fields that are printed even at their default
+    apart = () # Names of fields with a config of their own kind: see "A config inside its like"
 
     def __init_subclass__(cls, **kw):
         super().__init_subclass__(**kw)
@@ -218,14 +219,15 @@ def _python(v, indent=0, width=100):
     lines = [f'{pad}{k}={_python(o, indent + 5 + len(k), width)}' for k,o in args]
     return f'{type(v).__name__}(\n' + ',\n'.join(lines) + ')'
 
-# %% ../../nbs/tasks/00_config.ipynb #fbfd2de1
+# %% ../../nbs/tasks/00_config.ipynb #29266e02
 def to_dict(
     c, # A config, or a plain value inside one
 ):
     "A config as plain dictionaries and lists; `type` names the class."
     if isinstance(c, tuple): return [to_dict(o) for o in c]
     if not isinstance(c, Config): return c
-    return dict(type=_signed(type(c))) | {k: to_dict(v) for k,v in _values(c).items()}
+    said = {f.name: getattr(c, f.name) for f in fields(c) if f.name not in c.apart or _shown(c, f)}
+    return dict(type=_signed(type(c))) | {k: to_dict(v) for k,v in said.items()}
 
 # %% ../../nbs/tasks/00_config.ipynb #d5efa7e8
 def _source(f):
@@ -312,13 +314,14 @@ def paths(
     "Every field inside a config by its dotted path."
     return _paths(_values(c))
 
-# %% ../../nbs/tasks/00_config.ipynb #7f822890
-def _resolve(known, key, where):
+# %% ../../nbs/tasks/00_config.ipynb #7a1258a5
+def _resolve(known, key, where, apart=()):
     "The full path that a key means."
     if key in known: return key
-    ends = [k for k in known if k.split('.')[-1] == key]
+    near = [k for k in known if k in apart or k.split('.')[0] not in apart]
+    ends = [k for k in near if k.split('.')[-1] == key]
     if len(ends) == 1: return ends[0]
-    what = 'one of ' + ', '.join(ends or known)
+    what = 'one of ' + ', '.join(ends or near)
     why = ' (the name alone is not enough)' if ends else ''
     raise ConfigError(f'{where}: there is no single field {key!r}; allowed: {what}{why}')
 
@@ -329,12 +332,13 @@ def _change(c, changes):
         if k in new: new[k] = _revive(v)
     for k,v in changes.items():
         if k in new: continue
-        head, _, rest = _resolve(_paths(new), k, type(c).__name__).partition('.')
+        full = _resolve(_paths(new), k, type(c).__name__, getattr(c, 'apart', ()))
+        head, _, rest = full.partition('.')
         inner.setdefault(head, {})[rest] = v
     new |= {k: _change(new[k], v) for k,v in inner.items()}
     return tuple(new.values()) if isinstance(c, tuple) else replace(c, **new)
 
-# %% ../../nbs/tasks/00_config.ipynb #223fe3c0
+# %% ../../nbs/tasks/00_config.ipynb #8f1a23d5
 def _varying(c):
     "Names of the fields that hold one value for each replica."
     may = (f.name for f in fields(c) if getattr(f.metadata.get('rule'), 'varies', False))
@@ -358,5 +362,6 @@ def lengths(
 )->dict:
     "How many values each varying field inside a config holds, by path."
     out = {pre + k: len(getattr(c, k)) for k in _varying(c)} if isinstance(c, Config) else {}
-    for k,v in _inside(c).items(): out |= lengths(v, f'{pre}{k}.')
+    for k,v in _inside(c).items():
+        if k not in getattr(c, 'apart', ()): out |= lengths(v, f'{pre}{k}.')
     return out

@@ -71,7 +71,7 @@ def _rows(bank):
 
 def _judge(exp, f, y): return exp.loss(f, y), accuracy(f, y, exp.task.target, exp.task.ties)
 
-# %% ../../nbs/train/10_fit.ipynb #5eb4affd
+# %% ../../nbs/train/10_fit.ipynb #e8114d59
 class State:
     "A run in progress."
     def __init__(self,
@@ -87,13 +87,16 @@ class State:
 def begin(
     exp:Experiment, # What is to be trained
     device='cpu', # Where
+    given:dict=None, # Weights in place of drawn ones: name -> `(R, ...)`
 )->State:
     "The state before the first step."
-    bank = _fresh(exp, device)
+    bank = _fresh(exp, device, given)
     return State(0, bank, exp.optim.init(bank.trained), [])
 
-def _fresh(exp, device):
-    return make_bank(exp.model, exp.task, exp.init_seeds, getattr(torch, exp.dtype), device)
+def _fresh(exp, device, given=None):
+    bank = make_bank(exp.model, exp.task, exp.init_seeds, getattr(torch, exp.dtype), device)
+    for k,v in (given or {}).items(): bank.params[k] = v.to(bank.params[k]).clone()
+    return bank
 
 # %% ../../nbs/train/10_fit.ipynb #e281ff37
 def _for_file(tensors): return {k: v.detach().cpu().contiguous() for k,v in tensors.items()}
@@ -349,11 +352,11 @@ def _news(seen, met):
     for c,m in met.items(): seen[c] = m | seen.get(c, torch.zeros_like(m))
     return bool(new)
 
-# %% ../../nbs/train/10_fit.ipynb #d9085727
-def _resume(exp, folder, device):
+# %% ../../nbs/train/10_fit.ipynb #ce3d73cc
+def _resume(exp, folder, device, given):
     "The state that a folder stands at, and the seconds spent so far."
     m = folder.manifest()
-    if m is None: return begin(exp, device), 0.
+    if m is None: return begin(exp, device, given), 0.
     t = load(folder.read(f'resume.{m["step"]}.safetensors'))
     return unpack(exp, t, device), m['seconds']
 
@@ -370,12 +373,12 @@ def _facts(spent, begun, device, compile):
     seconds = spent + time.monotonic() - begun
     return dict(seconds=seconds, environment=_environment(device, compile))
 
-# %% ../../nbs/train/10_fit.ipynb #ec9a3f16
-def _train(exp, folder, device, data, progress, snapshot, compile):
+# %% ../../nbs/train/10_fit.ipynb #bc27c2f9
+def _train(exp, folder, device, data, given, progress, snapshot, compile):
     "Train an experiment from where its folder stands to the end, or to an interrupt."
     hold_memory()
-    s, spent = _resume(exp, folder, device)
-    kept, seen, start, begun = {}, {}, _fresh(exp, device), time.monotonic()
+    s, spent = _resume(exp, folder, device, given)
+    kept, seen, start, begun = {}, {}, _fresh(exp, device, given), time.monotonic()
     if compile: s.bank = Compiled(s.bank)
     for entry in s.history: _news(seen, _met(exp, entry))
     looks, keeps = set(eval_steps(exp.steps, exp.every)), set(keep_steps(exp.steps, exp.keep))
@@ -407,7 +410,18 @@ def _try(exp, device, data):
         look = Look(s.bank, start, data, exp.task, s.step, exp.optim, s.opt)
         answers(exp.probes, look)
 
-# %% ../../nbs/train/10_fit.ipynb #daca860d
+# %% ../../nbs/train/10_fit.ipynb #dc44ef54
+def _given(exp, **how):
+    "The weights an experiment begins with, where it does not draw them."
+    if exp.start is None: return {}
+    exp.start.fits(exp)
+    def train(other):
+        run = fit(other, **how)
+        if not run.finished: raise KeyboardInterrupt('fit: stopped before the start was there')
+        return run
+    return exp.start.weights(exp, train)
+
+# %% ../../nbs/train/10_fit.ipynb #dc244f29
 def fit(
     exp:Experiment, # What to train
     store=None, # A `Store` or its path; None for the default one
@@ -428,10 +442,12 @@ def fit(
     if not cached:
         data = load_data(exp, device)
         if not folder.path.exists(): _try(exp, device, data)
+        how = dict(progress=progress, snapshot=snapshot, compile=compile)
+        given = _given(exp, store=store, device=device, **how)
         store.create(exp)
         with _waiting(folder.lock()):
             cached = folder.finished()               # by another process, meanwhile
-            if not cached: _train(exp, folder, device, data, progress, snapshot, compile)
+            if not cached: _train(exp, folder, device, data, given=given, **how)
     run = Run(folder)
     run.cached = cached
     _tell(exp, run.step, run)
