@@ -123,9 +123,10 @@ def test_whole_sweeps_exist_at_the_size_of_the_paper():
     for exp in (*starts('paper').values(), *decay_sweep('paper').values(), *(at_rate(noisy('paper'), r, 1.) for r in rates('paper'))): shape_check(exp)
 
 
-def test_every_claim_of_the_paper_has_a_judge():
-    ids = set(known_claims().id[known_claims().id.str.startswith('dichotomy:')])
-    assert ids == {c.id for c in claims('dichotomy:*')}
+@pytest.mark.parametrize('paper', ['dichotomy', 'groktransfer'])
+def test_every_claim_of_the_paper_has_a_judge(paper):
+    ids = set(known_claims().id[known_claims().id.str.startswith(f'{paper}:')])
+    assert ids == {c.id for c in claims(f'{paper}:*')}
 
 
 def test_committed_verdicts_are_complete():

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from grok_nb.all import AdamW, ConfigError, Experiment, MLP, MSE, ModularArithmetic, SGD, preset
+from grok_nb.all import AdamW, ConfigError, Continued, Experiment, Handover, MLP, MSE, ModularArithmetic, SGD, preset
 from grok_nb.lab.cli import main
 from grok_nb.models.embed import Fixed, Free, LowRank
 from grok_nb.models.init import He, Normal, PyTorch, Sign, Sparse, Xavier
@@ -27,6 +27,16 @@ models = st.builds(MLP, width=st.integers(1, 64), depth=st.integers(1, 4), act=s
 optims = st.builds(AdamW, lr=rates, wd=rates) | st.builds(SGD, lr=rates, momentum=st.floats(0, .99), decay=st.sampled_from(['coupled', 'decoupled', 'literal']))
 experiments = st.builds(Experiment, tasks, models, optims, steps=st.integers(10, 10**6), seeds=st.just(3) | st.lists(st.integers(0, 99), min_size=3, max_size=3),
                         data_seed=st.integers(0, 9), loss=st.builds(MSE), batch=st.none() | st.integers(1, 99), keep=st.integers(0, 5) | st.lists(st.integers(0, 10)))
+starts = st.none() | st.builds(Handover, experiments, at=st.sampled_from(['end', 'first test >= .3']) | st.integers(0, 9), otherwise=st.sampled_from(['refuse', 'end'])) | \
+    st.builds(Continued, experiments, merge=st.booleans())
+
+
+@given(experiments, starts)
+def test_what_it_begins_with_is_part_of_an_experiment_and_no_start_leaves_no_trace(exp, start):
+    later = exp.but(start=start)
+    assert from_dict(json.loads(json.dumps(to_dict(later)))) == later and eval(repr(later)) == later
+    assert (later.id == exp.id) == (start is None) == ('start' not in to_dict(later))
+    assert later.but(width=7).start == start and later.but(width=7).model.width == 7
 
 
 @given(experiments)

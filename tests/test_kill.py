@@ -5,7 +5,7 @@ import time
 
 import pytest
 from conftest import children
-from grok_nb.all import Store, fit
+from grok_nb.all import Free, Store, fit, transfer
 
 pytestmark = pytest.mark.skipif(os.name == 'nt', reason='needs SIGKILL')
 times = ('.lock', 'manifest.json')
@@ -52,6 +52,26 @@ def test_killed_again_and_again_still_arrives(small, tmp_path, picture):
     assert len(steps) >= 2 and steps == sorted(steps), steps          # it was killed, and never fell back
     run = fit(small, tmp_path/'run', device='cpu')
     assert picture(run.path, times) == picture(reference.path, times)
+
+
+def test_a_transfer_killed_in_either_stage_arrives_at_the_same(small, tmp_path, picture):
+    weak = small.but({'model.embed': Free(4), 'steps': small.steps//2})
+    exp = transfer(weak, weak.but({'model.embed': Free(8), 'steps': small.steps//2}), at='end')
+    reference = fit(exp, tmp_path/'reference', device='cpu')
+    store, seen = tmp_path/'run', []
+    for first in (weak, exp):                                         # from the very first trace of either stage on disk
+        for wait in (0, .02, .1):
+            child = children.Process(target=train, args=(exp, store))
+            child.start()
+            while child.is_alive() and not (store/first.id).exists(): time.sleep(.001)
+            time.sleep(wait)
+            child.kill()
+            child.join()
+            seen.append(tuple((store/e.id).exists() for e in (weak, exp)))
+    assert (True, False) in seen and (True, True) in seen, seen       # killed while the weak network was trained, and later
+    run = fit(exp, tmp_path/'run', device='cpu')
+    for e in (exp, weak): assert picture(tmp_path/'run'/e.id, times) == picture(tmp_path/'reference'/e.id, times)
+    assert run.finished and reference.finished
 
 
 def _fit_and_tell(exp, store, gate, out):

@@ -6,7 +6,7 @@
 __all__ = ['table', 'components', 'pca', 'plot_pca', 'ring', 'plot_ring', 'angles', 'cka', 'similarity', 'plot_pairs', 'swap',
            'snr', 'cluster_snr', 'norm_ratio', 'xor_features']
 
-# %% ../../nbs/analysis/33_embedding.ipynb #b24bf875
+# %% ../../nbs/analysis/33_embedding.ipynb #8e5f6d0a
 import math
 import matplotlib.pyplot as plt
 import numpy as np
@@ -19,8 +19,9 @@ from ..models.tables import spectrum
 from ..tasks.config import refuse
 from ..train.losses import accuracy
 from ..train.run import Run
+from ..train.transfer import embedding_of
 
-# %% ../../nbs/analysis/33_embedding.ipynb #eb14c22d
+# %% ../../nbs/analysis/33_embedding.ipynb #ff75d125
 def table(
     thing, # A `Bank`, or a tensor `(R, inputs, size)`
 )->torch.Tensor: # `(R, inputs, size)`, in double precision
@@ -29,12 +30,7 @@ def table(
     if isinstance(thing, torch.Tensor):
         if thing.dim() != 3: refuse('table', 'shape', tuple(thing.shape), '(R, inputs, size)')
         return thing.double()
-    m, p = thing.model, thing.params
-    if getattr(m, 'embed', None): E = m.embed.matrix(p)
-    elif 'E' in p: E = p['E']
-    elif 'W0' in p and p['W0'].dim() == 3: E = p['W0']
-    else: refuse('table', 'model', m, 'one with an embedding, or an MLP on real inputs')
-    return E
+    return embedding_of(thing)
 
 # %% ../../nbs/analysis/33_embedding.ipynb #9c8aaa13
 def components(

@@ -18,13 +18,14 @@ from ..train.filters import Chain
 from ..train.fit import batches, begin, flops, load_data, measure, take_step
 from ..train.optim import SGD
 
-# %% ../../nbs/papers/01_predict.ipynb #4aee9c63
+# %% ../../nbs/papers/01_predict.ipynb #7381d59a
 def _reason(exp):
     "Why theory has nothing to say, or ''."
     optim = exp.optim
     while isinstance(optim, Chain): optim = optim.optim
     wd = getattr(optim, 'wd', 0.)
     name = type(optim).__name__
+    if exp.start: return 'it does not begin with weights drawn from a seed'
     if not isinstance(optim, SGD): return f'it is about gradient descent, not {name}'
     if not min(wd if isinstance(wd, tuple) else (wd,)) > 0:
         return 'without weight decay there is no such time'
@@ -41,7 +42,7 @@ def expected_transition(
     f = forecast(exp)
     return f.assign(open=f.step/(f.time*f.wd).where(f.time != 0, 1.))
 
-# %% ../../nbs/papers/01_predict.ipynb #083c0c03
+# %% ../../nbs/papers/01_predict.ipynb #e57284ca
 def _time(f, seconds, most=10_000):
     "Mean time of a call, over calls of about `seconds` in all."
     f()
@@ -53,7 +54,7 @@ def expected_cost(
     exp:Experiment, # What is to be trained
     device:str='auto', # Where
     seconds:float=.5, # How long to try
-)->dict: # step, look, seconds, megabytes
+)->dict: # step, look, before, seconds, megabytes
     "Seconds of a step, of a measurement and of the whole run on this machine, and what it keeps."
     device = pick_device(device)
     data, s = load_data(exp, device), begin(exp, device)
@@ -64,7 +65,14 @@ def expected_cost(
         look = _time(lambda: measure(exp, s.bank, data)[0].cpu(), seconds/2)
     size = sum(v.numel()*v.element_size() for v in s.bank.params.values())/1e6
     looks, keeps = len(eval_steps(exp.steps, exp.every)), len(keep_steps(exp.steps, exp.keep))
-    return dict(step=step, look=look, seconds=exp.steps*step + looks*look, megabytes=keeps*size)
+    first = [expected_cost(e, device, seconds) for e in _earlier(exp)]
+    before, kept = (sum(c[k] for c in first) for k in ('seconds', 'megabytes'))
+    return dict(step=step, look=look, before=before,
+                seconds=exp.steps*step + looks*look + before, megabytes=keeps*size + kept)
+
+def _earlier(exp):
+    "The experiments that must be run before this one."
+    return [v for v in (vars(exp.start) if exp.start else {}).values() if isinstance(v, Experiment)]
 
 # %% ../../nbs/papers/01_predict.ipynb #b8dbb1bf
 @dataclass
@@ -99,14 +107,16 @@ def _sizes(rows):
     low, high = (f'{o:.3g}' for o in (rows.alpha.min(), rows.alpha.max()))
     return low if low == high else f'{low} to {high}'
 
-# %% ../../nbs/papers/01_predict.ipynb #453bf286
+# %% ../../nbs/papers/01_predict.ipynb #f0029a7b
 def _price(p):
     "The expected cost in words."
     c, e = p.cost, p.experiment
     t = c['seconds']
     took = f'{t:.0f} s' if t < 120 else f'{t/60:.0f} min' if t < 7200 else f'{t/3600:.0f} h'
     return (f"Cost: about {took} here ({e.steps:,} steps of {1e3*c['step']:.3g} ms for "
-            f"{_replicas(len(e))}), {c['megabytes']:.3g} MB of weights in the store.")
+            f"{_replicas(len(e))}{_also(c)}), {c['megabytes']:.3g} MB of weights in the store.")
+
+def _also(c): return f", and {c['before']:.3g} s for what it begins with" if c['before'] else ''
 
 def _replicas(n): return 'one replica' if n == 1 else f'{n} replicas together'
 
@@ -116,10 +126,12 @@ def _predict(self, device:str='auto')->Prediction:
 
 Experiment.predict = _predict
 
-# %% ../../nbs/papers/01_predict.ipynb #bdbd60c9
+# %% ../../nbs/papers/01_predict.ipynb #f93788dc
 def shape_check(
     exp:Experiment, # At any size
 ):
     "One training step of an experiment without numbers: do all shapes fit?"
+    if exp.start: exp.start.fits(exp)
+    for e in _earlier(exp): shape_check(e)
     if isinstance(exp.task, Sampled): exp = exp.but({'task.test': 2})
     meta_step(exp)
