@@ -6,7 +6,7 @@
 __all__ = ['load_data', 'measure', 'State', 'begin', 'pack', 'unpack', 'take_step', 'batches', 'Captured', 'stepper', 'Compiled',
            'interactive', 'watching', 'flops', 'fit']
 
-# %% ../../nbs/train/10_fit.ipynb #6efaedad
+# %% ../../nbs/train/10_fit.ipynb #95c69150
 import datetime, io, platform, signal, sys, threading, time, warnings
 from contextlib import contextmanager
 from functools import lru_cache, partial
@@ -19,7 +19,7 @@ from ..models.bank import Bank, make_bank
 from ..tasks.config import refuse
 from ..tasks.seeds import generator
 from ..tasks.task import as_dtype, check_data, stream
-from .device import hold_memory, pick_device, threads, threads_for
+from .device import hold_memory, no_denormals, pick_device, threads, threads_for
 from .experiment import Experiment, batch_rows, eval_steps, event, happens, keep_steps
 from .gradients import gradients
 from .losses import accuracy
@@ -421,7 +421,7 @@ def _given(exp, **how):
         return run
     return exp.start.weights(exp, train)
 
-# %% ../../nbs/train/10_fit.ipynb #dc244f29
+# %% ../../nbs/train/10_fit.ipynb #e85e4400
 def fit(
     exp:Experiment, # What to train
     store=None, # A `Store` or its path; None for the default one
@@ -445,7 +445,7 @@ def fit(
         how = dict(progress=progress, snapshot=snapshot, compile=compile)
         given = _given(exp, store=store, device=device, **how)
         store.create(exp)
-        with _waiting(folder.lock()):
+        with _waiting(folder.lock()), no_denormals():
             cached = folder.finished()               # by another process, meanwhile
             if not cached: _train(exp, folder, device, data, given=given, **how)
     run = Run(folder)
