@@ -82,14 +82,24 @@ def _begin(self, pieces, like, second, train, test):
     self.t, self.second = 0, True                             # steps taken; is `a` trained?
     self.H = torch.empty_like(self.beta)                      # room to work in
 
-# %% ../../nbs/train/21_gram.ipynb #c39a0a24
+# %% ../../nbs/train/21_gram.ipynb #e90ae841
 def _hidden(self, split, out=None):
     "What goes into the ReLUs, `(R, n, m)`."
     H0, G = self.H0[split], self.G[split]
     out = torch.empty_like(H0) if out is None else out
+    if len(H0) > 1 and H0.shape[2] <= 64 and G.stride(0) == 0:              # narrow, shared data
+        return torch.addcmul(_together(G[0], self.beta), H0, _column(self), out=out)
     for r,c in enumerate(self.c): torch.addmm(H0[r], G[r], self.beta[r], beta=c, out=out[r])
     return out
 
+def _column(self): return self.beta.new_tensor(self.c)[:, None, None]
+
+def _together(G, beta):
+    "All replicas' `G beta` in one product."
+    R, n, m = beta.shape
+    return (G @ beta.movedim(0, 1).reshape(n, R*m)).view(len(G), R, m).movedim(1, 0)
+
+# %% ../../nbs/train/21_gram.ipynb #079d7560
 def _outputs(self,
     split:str='train', # 'train' or 'test'
 )->torch.Tensor: # `(R, n, 1)`
@@ -100,20 +110,25 @@ def _weights(self,
     rows:slice=slice(None), # Which input coordinates of the first layer
 )->dict: # 'W0' `(R, rows, m)` and 'W1' `(R, m, 1)`
     "The parameters a bank would have now."
-    c, want = self.beta.new_tensor(self.c)[:, None, None], range(self.x.shape[-1])[rows]
-    def now(at, W): return c*W + self.x[..., at].mT @ self.beta
+    c, want = _column(self), range(self.x.shape[-1])[rows]
+    def now(at, W):
+        x = self.x[..., at].mT
+        return c*W + (_together(x, self.beta) if x.dim() == 2 else x @ self.beta)
     got = [now(range_, W[:, keep]) for range_,W,keep in _overlap(self.pieces(), want)]
     return dict(W0=torch.cat(got, 1), W1=self.a[..., None].clone())
 
 GramNet.outputs, GramNet.weights = _outputs, _weights
 
-# %% ../../nbs/train/21_gram.ipynb #b7f809c1
+# %% ../../nbs/train/21_gram.ipynb #9d176e44
 def _overlap(pieces, want):
     "The pieces that hold wanted rows: where in the inputs, the piece, where in the piece."
     for at,W in pieces:
-        rows = [i for i in want if at.start <= i < at.stop] if want.step != 1 else \
-               range(max(want.start, at.start), min(want.stop, at.start + W.shape[1]))
-        if len(rows): yield list(rows), W, [i - at.start for i in rows]
+        first, end = at.start, at.start + W.shape[1]
+        if want.step == 1:                                                  # no copies
+            a, b = max(want.start, first), min(want.stop, end)
+            if a < b: yield slice(a, b), W, slice(a - first, b - first)
+        elif rows := [i for i in want if first <= i < end]:
+            yield rows, W, [i - first for i in rows]
 
 # %% ../../nbs/train/21_gram.ipynb #2f741c46
 def _rates(v, R): return list(v) if isinstance(v, tuple) else [v]*R

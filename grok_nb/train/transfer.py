@@ -81,21 +81,22 @@ class Handover(Start):
         A = embedding_of(snapshot(train(self.weak), self.at, self.otherwise))
         return dict(A=A.expand(len(exp), -1, -1))
 
-# %% ../../nbs/train/14_transfer.ipynb #39ae44ff
+# %% ../../nbs/train/14_transfer.ipynb #d3964257
 def _fits(start, exp):
     "Can this experiment begin with that embedding?"
     E, weak = getattr(exp.model, 'embed', None), start.weak
     if not isinstance(E, LowRank) or E.A is not None:
-        refuse('Handover', 'embed', E, 'LowRank without an array of its own, as `transfer` makes it')
+        refuse('Handover', 'embed', E, 'LowRank without an array, as `transfer` makes it')
     if len(weak) not in (1, len(exp)):
-        refuse('Handover', 'weak.seeds', weak.seeds, f'one seed, or {len(exp)}: one for each replica')
+        allowed = f'one seed, or {len(exp)}: one for each replica'
+        refuse('Handover', 'weak.seeds', weak.seeds, allowed)
     rows, size = embedding_of(make_bank(weak.model, weak.task, weak.init_seeds[:1])).shape[1:]
     if rows != inputs(exp.task):
         allowed = f'one with {inputs(exp.task)} inputs, as the target has'
         refuse('Handover', 'weak.task', weak.task, allowed)
     if size != E.rank: refuse('Handover', 'embed.rank', E.rank, f'{size}, as in the weak network')
 
-# %% ../../nbs/train/14_transfer.ipynb #8f7e48c0
+# %% ../../nbs/train/14_transfer.ipynb #d9dee171
 @config
 class Continued(Start):
     "Begin with all weights of other networks."
@@ -103,14 +104,7 @@ class Continued(Start):
     at:str = _when # When they are taken
     merge:bool = one_of(False, True) # Multiply a low-rank embedding out?
 
-    def fits(self, exp):
-        if len(self.before) != len(exp):
-            refuse('Continued', 'before.seeds', self.before.seeds, f'{len(exp)} seeds, as here')
-        old = make_bank(self.before.model, self.before.task, self.before.init_seeds[:1])
-        new = make_bank(exp.model, exp.task, exp.init_seeds[:1])
-        shapes = [{k: tuple(v.shape) for k,v in p.items()} for p in (new.params, self.taken(old))]
-        if shapes[0] != shapes[1]:
-            refuse('Continued', 'model', shapes[0], f'of the shapes that are taken, {shapes[1]}')
+    def fits(self, exp): _matches(self, exp)
 
     def taken(self,
         bank:Bank, # The networks as they were
@@ -123,6 +117,18 @@ class Continued(Start):
         return dict(sorted({'E': embedding_of(bank), **rest}.items()))
 
     def weights(self, exp, train): return self.taken(snapshot(train(self.before), self.at))
+
+# %% ../../nbs/train/14_transfer.ipynb #d0591a61
+def _matches(start, exp):
+    "Has this experiment as many networks as those before, of the same shapes?"
+    before = start.before
+    if len(before) != len(exp):
+        refuse('Continued', 'before.seeds', before.seeds, f'{len(exp)} seeds, as here')
+    old = make_bank(before.model, before.task, before.init_seeds[:1])
+    new = make_bank(exp.model, exp.task, exp.init_seeds[:1])
+    shapes = [{k: tuple(v.shape) for k,v in p.items()} for p in (new.params, start.taken(old))]
+    if shapes[0] != shapes[1]:
+        refuse('Continued', 'model', shapes[0], f'of the shapes that are taken, {shapes[1]}')
 
 # %% ../../nbs/train/14_transfer.ipynb #e3005775
 def _keeping(weak, at):
@@ -237,7 +243,7 @@ def _weak_stage(run, replicas):
     if len(steps) == 1: steps, met = steps*len(replicas), met*len(replicas)
     return [_stage(weak, 'weak', steps, met, replicas)]
 
-# %% ../../nbs/train/14_transfer.ipynb #699612de
+# %% ../../nbs/train/14_transfer.ipynb #5fc9cad9
 def costs(
     run:Run, # A finished run
     until:str='test accuracy >= .99', # When the target has done its work
@@ -249,7 +255,8 @@ def costs(
     for leg,end in legs:
         end = np.full(len(replicas), leg.config.steps) if end is None else np.array(end)
         frames += _weak_stage(leg, replicas)
-        frames.append(_stage(leg, 'target', np.minimum(left, end), there.notna().tolist(), replicas))
+        steps = np.minimum(left, end)
+        frames.append(_stage(leg, 'target', steps, there.notna().tolist(), replicas))
         left = np.maximum(left - end, 0)
     found = pd.concat(frames, ignore_index=True)
     keys = ['replica', 'stage', 'arrived']
