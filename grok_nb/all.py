@@ -4,29 +4,30 @@
 
 # %% auto #0
 __all__ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 'Boolean', 'Chain', 'Config', 'ConfigError',
-           'ConstrainedNorm', 'Correlation', 'Cosine', 'CrossEntropy', 'Cube', 'Cyclic', 'DiagonalNet', 'Difference',
-           'Digits', 'Dihedral', 'Direction', 'Doubling', 'Embedding', 'Evidence', 'Experiment', 'Exponential',
-           'Filter', 'Fixed', 'Free', 'Frequencies', 'GD', 'GaussianGap', 'GramNet', 'Grokfast', 'Group',
-           'GroupComposition', 'He', 'Hinge', 'Init', 'L2', 'L2nu', 'LabelNoise', 'Linear', 'Linearised',
+           'ConstrainedNorm', 'Continued', 'Correlation', 'Cosine', 'CrossEntropy', 'Cube', 'Cyclic', 'DiagonalNet',
+           'Difference', 'Digits', 'Dihedral', 'Direction', 'Doubling', 'Embedding', 'Evidence', 'Experiment',
+           'Exponential', 'Filter', 'Fixed', 'Free', 'Frequencies', 'GD', 'GaussianGap', 'GramNet', 'Grokfast', 'Group',
+           'GroupComposition', 'Handover', 'He', 'Hinge', 'Init', 'L2', 'L2nu', 'LabelNoise', 'Linear', 'Linearised',
            'LogCrossEntropy', 'LogTime', 'Logistic', 'Loss', 'LossNormalised', 'LowRank', 'MLP', 'MSE', 'Margin',
            'MatrixCompletion', 'MatrixFactorisation', 'Model', 'ModularArithmetic', 'Movement', 'Muon', 'Network',
            'NoiseLabels', 'NormScaled', 'Normal', 'Norms', 'Nuclear', 'Optimiser', 'Penalty', 'Perpendicular',
            'Prediction', 'Probe', 'Product', 'PyTorch', 'Quaternion', 'Recovery', 'Run', 'SGD', 'Sampled', 'Scaled',
-           'Sign', 'Sparse', 'SparseLinear', 'StableMax', 'Store', 'StoreError', 'Symmetric', 'Task', 'Transformer',
-           'WarmUp', 'XORCluster', 'Xavier', 'array', 'as_module', 'chain', 'claim', 'colours', 'completion', 'config',
-           'curves', 'cyclic', 'delays', 'diagonal_flow', 'dial', 'dichotomy', 'draw_gram', 'embed', 'embedding',
-           'exponents', 'fit', 'flow', 'fourier', 'generator', 'gpt', 'groups', 'inside', 'irrep_power', 'irreps',
-           'judge', 'kernel_accuracy', 'kernel_path', 'kernel_ridge', 'kernel_svm', 'kernel_twin', 'kkt',
-           'lens_weights', 'linearise', 'logits', 'make_bank', 'margin', 'network', 'note', 'ntk', 'one_of', 'one_step',
-           'open_run', 'parity', 'part', 'parts', 'phases', 'plot', 'plot_regime', 'preset', 'presets', 'probe',
-           'progress', 'real', 'regime', 'report', 'reproduce', 'ruled', 'runs', 'save_figure', 'scale', 'scoreboard',
-           'setting', 'solvers', 'survival', 'timeline', 'to_dataframe', 'to_transformer_lens', 'transitions',
-           'use_style', 'walsh', 'waves', 'whole']
+           'Sign', 'Sparse', 'SparseLinear', 'StableMax', 'Start', 'Store', 'StoreError', 'Symmetric', 'Task',
+           'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'array', 'as_module', 'chain', 'claim', 'colours',
+           'compare', 'completion', 'config', 'costs', 'curves', 'cyclic', 'delays', 'diagonal_flow', 'dial',
+           'dichotomy', 'draw_gram', 'embed', 'embedding', 'exponents', 'fit', 'flow', 'fourier', 'generator', 'gpt',
+           'groups', 'inside', 'irrep_power', 'irreps', 'judge', 'kernel_accuracy', 'kernel_path', 'kernel_ridge',
+           'kernel_svm', 'kernel_twin', 'kkt', 'lens_weights', 'linearise', 'logits', 'make_bank', 'margin', 'network',
+           'note', 'ntk', 'one_of', 'one_step', 'open_run', 'parity', 'part', 'parts', 'phases', 'plot', 'plot_regime',
+           'preset', 'presets', 'probe', 'progress', 'real', 'regime', 'report', 'reproduce', 'ruled', 'runs',
+           'save_figure', 'scale', 'scoreboard', 'setting', 'solvers', 'story', 'survival', 'timeline', 'to_dataframe',
+           'to_transformer_lens', 'transfer', 'transitions', 'use_style', 'walsh', 'waves', 'whole']
 
-# %% ../index.ipynb #d566fd13
+# %% ../index.ipynb #46a5efe8
 # What `from grok_nb.all import *` offers; in the package this is grok_nb/all.py
 from .analysis import (curves, embedding, fourier, irrep_power, logits, margin, progress,
                               walsh, waves)
+from .analysis.compare import compare
 from .analysis.curves import plot, timeline
 from .analysis.elsewhere import save_figure, to_dataframe
 from .analysis.inside import inside
@@ -73,10 +74,10 @@ from .tasks.seeds import generator
 from .tasks.task import Sampled, Task
 from .tasks.xor import XORCluster
 
-# %% ../index.ipynb #a53e8549
+# %% ../index.ipynb #c0b54953
 from .theory import completion, cyclic, dichotomy, groups, one_step, parity, solvers
 from .train.diagonal_flow import diagonal_flow
-from .train.experiment import Experiment
+from .train.experiment import Experiment, Start
 from .train.filters import (Chain, ConstrainedNorm, Cosine, Doubling, Filter, Grokfast,
                                    LabelNoise, LossNormalised, NormScaled, Perpendicular, WarmUp, chain)
 from .train.fit import fit
@@ -91,30 +92,32 @@ from .train.probes import (Active, Direction, Frequencies, LogTime, Margin, Move
                                   Probe, Recovery, probe)
 from .train.run import Run, open_run, runs
 from .train.store import Store, StoreError
+from .train.transfer import Continued, Handover, costs, story, transfer
 
 load_chapters()                                  # the experiments of the papers are presets too
 
-# %% ../index.ipynb #95347428
+# %% ../index.ipynb #644a033d
 _all_ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 'Boolean', 'Chain',
-         'Config', 'ConfigError', 'ConstrainedNorm', 'Correlation', 'Cosine', 'CrossEntropy',
-         'Cube', 'Cyclic', 'DiagonalNet', 'Difference', 'Digits', 'Dihedral', 'Direction',
-         'Doubling', 'Embedding', 'Evidence', 'Experiment', 'Exponential', 'Filter', 'Fixed',
-         'Free', 'Frequencies', 'GD', 'GaussianGap', 'GramNet', 'Grokfast', 'Group',
-         'GroupComposition', 'He', 'Hinge', 'Init', 'L2', 'L2nu', 'LabelNoise', 'Linear',
-         'Linearised', 'LogCrossEntropy', 'LogTime', 'Logistic', 'Loss', 'LossNormalised',
-         'LowRank', 'MLP', 'MSE', 'Margin', 'MatrixCompletion', 'MatrixFactorisation', 'Model',
-         'ModularArithmetic', 'Movement', 'Muon', 'Network', 'NoiseLabels', 'NormScaled', 'Normal',
-         'Norms', 'Nuclear', 'Optimiser', 'Penalty', 'Perpendicular', 'Prediction', 'Probe',
-         'Product', 'PyTorch', 'Quaternion', 'Recovery', 'Run', 'SGD', 'Sampled', 'Scaled', 'Sign',
-         'Sparse', 'SparseLinear', 'StableMax', 'Store', 'StoreError', 'Symmetric', 'Task',
-         'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'array', 'as_module', 'chain', 'claim',
-         'colours', 'completion', 'config', 'curves', 'cyclic', 'delays', 'diagonal_flow', 'dial',
-         'dichotomy', 'draw_gram', 'embed', 'embedding', 'exponents', 'fit', 'flow', 'fourier',
-         'generator', 'gpt', 'groups', 'inside', 'irrep_power', 'irreps', 'judge',
-         'kernel_accuracy', 'kernel_path', 'kernel_ridge', 'kernel_svm', 'kernel_twin', 'kkt',
-         'lens_weights', 'linearise', 'logits', 'make_bank', 'margin', 'network', 'note', 'ntk',
-         'one_of', 'one_step', 'open_run', 'parity', 'part', 'parts', 'phases', 'plot',
-         'plot_regime', 'preset', 'presets', 'probe', 'progress', 'real', 'regime', 'report',
-         'reproduce', 'ruled', 'runs', 'save_figure', 'scale', 'scoreboard', 'setting', 'solvers',
-         'survival', 'timeline', 'to_dataframe', 'to_transformer_lens', 'transitions', 'use_style',
-         'walsh', 'waves', 'whole']
+         'Config', 'ConfigError', 'ConstrainedNorm', 'Continued', 'Correlation', 'Cosine',
+         'CrossEntropy', 'Cube', 'Cyclic', 'DiagonalNet', 'Difference', 'Digits', 'Dihedral',
+         'Direction', 'Doubling', 'Embedding', 'Evidence', 'Experiment', 'Exponential', 'Filter',
+         'Fixed', 'Free', 'Frequencies', 'GD', 'GaussianGap', 'GramNet', 'Grokfast', 'Group',
+         'GroupComposition', 'Handover', 'He', 'Hinge', 'Init', 'L2', 'L2nu', 'LabelNoise',
+         'Linear', 'Linearised', 'LogCrossEntropy', 'LogTime', 'Logistic', 'Loss',
+         'LossNormalised', 'LowRank', 'MLP', 'MSE', 'Margin', 'MatrixCompletion',
+         'MatrixFactorisation', 'Model', 'ModularArithmetic', 'Movement', 'Muon', 'Network',
+         'NoiseLabels', 'NormScaled', 'Normal', 'Norms', 'Nuclear', 'Optimiser', 'Penalty',
+         'Perpendicular', 'Prediction', 'Probe', 'Product', 'PyTorch', 'Quaternion', 'Recovery',
+         'Run', 'SGD', 'Sampled', 'Scaled', 'Sign', 'Sparse', 'SparseLinear', 'StableMax', 'Start',
+         'Store', 'StoreError', 'Symmetric', 'Task', 'Transformer', 'WarmUp', 'XORCluster',
+         'Xavier', 'array', 'as_module', 'chain', 'claim', 'colours', 'compare', 'completion',
+         'config', 'costs', 'curves', 'cyclic', 'delays', 'diagonal_flow', 'dial', 'dichotomy',
+         'draw_gram', 'embed', 'embedding', 'exponents', 'fit', 'flow', 'fourier', 'generator',
+         'gpt', 'groups', 'inside', 'irrep_power', 'irreps', 'judge', 'kernel_accuracy',
+         'kernel_path', 'kernel_ridge', 'kernel_svm', 'kernel_twin', 'kkt', 'lens_weights',
+         'linearise', 'logits', 'make_bank', 'margin', 'network', 'note', 'ntk', 'one_of',
+         'one_step', 'open_run', 'parity', 'part', 'parts', 'phases', 'plot', 'plot_regime',
+         'preset', 'presets', 'probe', 'progress', 'real', 'regime', 'report', 'reproduce',
+         'ruled', 'runs', 'save_figure', 'scale', 'scoreboard', 'setting', 'solvers', 'story',
+         'survival', 'timeline', 'to_dataframe', 'to_transformer_lens', 'transfer', 'transitions',
+         'use_style', 'walsh', 'waves', 'whole']
