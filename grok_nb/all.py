@@ -7,14 +7,14 @@ __all__ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 
            'ConstrainedNorm', 'Continued', 'Correlation', 'Cosine', 'CrossEntropy', 'Cube', 'Cyclic', 'DiagonalNet',
            'Difference', 'Digits', 'Dihedral', 'Direction', 'Doubling', 'Embedding', 'Evidence', 'Experiment',
            'Exponential', 'Filter', 'Fixed', 'Free', 'Frequencies', 'GD', 'GaussianGap', 'GramNet', 'Grokfast', 'Group',
-           'GroupComposition', 'Handover', 'He', 'Hinge', 'Init', 'L2', 'L2nu', 'LabelNoise', 'Linear', 'Linearised',
-           'LogCrossEntropy', 'LogTime', 'Logistic', 'Loss', 'LossNormalised', 'LowRank', 'MLP', 'MSE', 'Margin',
-           'MatrixCompletion', 'MatrixFactorisation', 'Model', 'ModularArithmetic', 'Movement', 'Muon', 'Network',
-           'NoiseLabels', 'NormScaled', 'Normal', 'Norms', 'Nuclear', 'Optimiser', 'Penalty', 'Perpendicular',
-           'Prediction', 'Probe', 'Product', 'PyTorch', 'Quaternion', 'Recovery', 'Run', 'SGD', 'Sampled', 'Scaled',
-           'Sign', 'Sparse', 'SparseLinear', 'StableMax', 'Start', 'Store', 'StoreError', 'Symmetric', 'Task',
-           'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'array', 'as_module', 'chain', 'claim', 'colours',
-           'compare', 'completion', 'config', 'costs', 'curves', 'cyclic', 'delays', 'diagonal_flow', 'dial',
+           'GroupComposition', 'Handover', 'He', 'Hinge', 'IdealXOR', 'Init', 'L2', 'L2nu', 'LabelNoise', 'Linear',
+           'Linearised', 'LogCrossEntropy', 'LogTime', 'Logistic', 'Loss', 'LossNormalised', 'LowRank', 'MLP', 'MSE',
+           'Margin', 'MatrixCompletion', 'MatrixFactorisation', 'Model', 'ModularArithmetic', 'Movement', 'Muon',
+           'Network', 'NoiseLabels', 'NormScaled', 'Normal', 'Norms', 'Nuclear', 'Optimiser', 'Penalty',
+           'Perpendicular', 'Prediction', 'Probe', 'Product', 'PyTorch', 'Quaternion', 'Recovery', 'Run', 'SGD',
+           'Sampled', 'Scaled', 'Sign', 'Sparse', 'SparseLinear', 'StableMax', 'Start', 'Store', 'StoreError',
+           'Symmetric', 'Task', 'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'array', 'as_module', 'chain', 'claim',
+           'colours', 'compare', 'completion', 'config', 'costs', 'curves', 'cyclic', 'delays', 'diagonal_flow', 'dial',
            'dichotomy', 'draw_gram', 'embed', 'embedding', 'exponents', 'fit', 'flow', 'fourier', 'generator', 'gpt',
            'groups', 'inside', 'irrep_power', 'irreps', 'judge', 'kernel_accuracy', 'kernel_path', 'kernel_ridge',
            'kernel_svm', 'kernel_twin', 'kkt', 'lens_weights', 'linearise', 'logits', 'make_bank', 'margin', 'network',
@@ -53,7 +53,8 @@ from .models.plain import as_module, lens_weights, to_transformer_lens
 from .models.scaled import Scaled
 from .models.transformer import Transformer, gpt
 
-# %% ../index.ipynb #2e32c177
+# %% ../index.ipynb #287b43b1
+from .papers.groktransfer_theorem import IdealXOR
 from .papers.ledger import Evidence, claim, judge, load_chapters, scale, setting
 from .papers.predict import Prediction
 from .papers.reproduce import reproduce
@@ -96,14 +97,14 @@ from .train.transfer import Continued, Handover, costs, story, transfer
 
 load_chapters()                                  # the experiments of the papers are presets too
 
-# %% ../index.ipynb #644a033d
+# %% ../index.ipynb #63b163f6
 _all_ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 'Boolean', 'Chain',
          'Config', 'ConfigError', 'ConstrainedNorm', 'Continued', 'Correlation', 'Cosine',
          'CrossEntropy', 'Cube', 'Cyclic', 'DiagonalNet', 'Difference', 'Digits', 'Dihedral',
          'Direction', 'Doubling', 'Embedding', 'Evidence', 'Experiment', 'Exponential', 'Filter',
          'Fixed', 'Free', 'Frequencies', 'GD', 'GaussianGap', 'GramNet', 'Grokfast', 'Group',
-         'GroupComposition', 'Handover', 'He', 'Hinge', 'Init', 'L2', 'L2nu', 'LabelNoise',
-         'Linear', 'Linearised', 'LogCrossEntropy', 'LogTime', 'Logistic', 'Loss',
+         'GroupComposition', 'Handover', 'He', 'Hinge', 'IdealXOR', 'Init', 'L2', 'L2nu',
+         'LabelNoise', 'Linear', 'Linearised', 'LogCrossEntropy', 'LogTime', 'Logistic', 'Loss',
          'LossNormalised', 'LowRank', 'MLP', 'MSE', 'Margin', 'MatrixCompletion',
          'MatrixFactorisation', 'Model', 'ModularArithmetic', 'Movement', 'Muon', 'Network',
          'NoiseLabels', 'NormScaled', 'Normal', 'Norms', 'Nuclear', 'Optimiser', 'Penalty',
