@@ -12,9 +12,10 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import lru_cache
 from numbers import Integral, Real
 
-# %% ../../nbs/tasks/00_config.ipynb #8801ffe0
+# %% ../../nbs/tasks/00_config.ipynb #aad380dd
 class ConfigError(ValueError):
     "A value that is not allowed: the message names the field, the value and what is allowed."
+    where = name = allowed = None # The same in parts, where `refuse` made the message
 
 def refuse(
     where:str, # The config or command, e.g. `MLP`
@@ -23,15 +24,21 @@ def refuse(
     allowed:str, # What would have been right
 ):
     "Raise a `ConfigError` that names the field, the value and what is allowed."
-    raise ConfigError(f'{where}: {name}={value!r} is not allowed; {name} must be {allowed}')
+    e = ConfigError(f'{where}: {name}={value!r} is not allowed; {name} must be {allowed}')
+    e.where, e.name, e.allowed = where, name, allowed
+    raise e
 
-# %% ../../nbs/tasks/00_config.ipynb #1778e193
+# %% ../../nbs/tasks/00_config.ipynb #3ab9c3c5
 @dataclass(frozen=True)
 class Rule:
     "What a field allows, how a value becomes canonical, and whether replicas may differ in it."
     allowed:object # The end of the error message: a string, or a function that gives it
     to:object # value -> canonical value; raises `ValueError` or `TypeError` on a bad one
     varies:bool=False # May it be a tuple with one value for each replica?
+    names:tuple=() # The values to choose from, where there are only a few
+    kind:type=None # The kind of config that it holds, if it holds one
+    many:bool=False # Does it hold any number of them?
+    none:bool=False # Is `None` allowed?
 
     def __call__(self, where, name, value):
         try:
@@ -43,7 +50,7 @@ class Rule:
         except (ValueError, TypeError, OverflowError):
             refuse(where, name, value, self.allowed() if callable(self.allowed) else self.allowed)
 
-# %% ../../nbs/tasks/00_config.ipynb #8020ad59
+# %% ../../nbs/tasks/00_config.ipynb #3cccb567
 _none = object()
 
 def _field(rule, default):
@@ -63,9 +70,9 @@ def whole(
         if v < low or (high is not None and v > high): raise ValueError
         return int(v)
     says = f'a whole number >= {low}' + (f' and <= {high}' if high is not None else '')
-    return _field(Rule(says + (', or None' if none else ''), _or_none(to, none)), default)
+    return _field(Rule(says + (', or None' if none else ''), _or_none(to, none), none=none), default)
 
-# %% ../../nbs/tasks/00_config.ipynb #8d90d387
+# %% ../../nbs/tasks/00_config.ipynb #570cadf1
 def _interval(low, high, open):
     "The interval as a reader writes it."
     if low is None and high is None: return 'a finite number'
@@ -90,9 +97,10 @@ def real(
         if high is not None and (v > high or (v == high and 'high' in open)): raise ValueError
         return v
     says = _interval(low, high, open) + (', or one such number for each replica' if varies else '')
-    return _field(Rule(says + (', or None' if none else ''), _or_none(to, none), varies), default)
+    return _field(Rule(says + (', or None' if none else ''), _or_none(to, none), varies, none=none),
+                  default)
 
-# %% ../../nbs/tasks/00_config.ipynb #a5c36833
+# %% ../../nbs/tasks/00_config.ipynb #2d277489
 def one_of(
     default, # The first name, which is the default
     *others, # The other names
@@ -103,7 +111,7 @@ def one_of(
         for o in names:
             if isinstance(v, type(o)) and v == o: return o
         raise ValueError
-    return _field(Rule('one of ' + ', '.join(map(repr, names)), to), default)
+    return _field(Rule('one of ' + ', '.join(map(repr, names)), to, names=names), default)
 
 def ruled(
     allowed:str, # The end of the error message: what would have been right
@@ -113,7 +121,7 @@ def ruled(
     "A field with a rule of its own: `to` returns the canonical value or raises `ValueError`."
     return _field(Rule(allowed, to), default)
 
-# %% ../../nbs/tasks/00_config.ipynb #4fcbef4f
+# %% ../../nbs/tasks/00_config.ipynb #fb6329c7
 def part(
     kind:type, # The base class, e.g. `Task`
     default=_none, # Leave out for a field that must be given
@@ -127,7 +135,7 @@ def part(
     def says():
         or_none = ', or None' if none else ''
         return f'a config of kind {kind.__name__}: ' + ', '.join(_kinds(kind)) + or_none
-    return _field(Rule(says, _or_none(to, none)), default)
+    return _field(Rule(says, _or_none(to, none), kind=kind, none=none), default)
 
 def parts(
     kind:type, # The base class, e.g. `Probe`
@@ -139,7 +147,7 @@ def parts(
         if not all(isinstance(o, kind) for o in v): raise ValueError
         return v
     def says(): return f'configs of kind {kind.__name__}: ' + ', '.join(_kinds(kind))
-    return _field(Rule(says, to), default)
+    return _field(Rule(says, to, kind=kind, many=True), default)
 
 # %% ../../nbs/tasks/00_config.ipynb #b6bdc782
 class Config:

@@ -285,20 +285,33 @@ def _environment(device, compile):
                 python=platform.python_version(), platform=platform.platform(),
                 device=str(device), threads=torch.get_num_threads(), compile=compile)
 
-# %% ../../nbs/train/10_fit.ipynb #e7a55e3f
+# %% ../../nbs/train/10_fit.ipynb #6ead1fa0
 _watchers = []
 
 @contextmanager
 def watching(
-    tell, # exp, step, run: called at every measurement with run=None, and with the run at the end
+    tell=None, # exp, step, run: called at every measurement with run=None, and with the run at the end
+    look=None, # exp, state: called at every measurement
+    ask=None, # exp, step: called before every step; '' to go on, 'hold' to wait or 'stop' to end
 ):
-    "While the block lasts, let a function know how far each `fit` of this process is."
-    _watchers.append(tell)
+    "While the block lasts, follow each `fit` of this process."
+    mine = (tell, look, ask)
+    _watchers.append(mine)
     try: yield
-    finally: del _watchers[max(i for i,w in enumerate(_watchers) if w is tell)]
+    finally: del _watchers[max(i for i,w in enumerate(_watchers) if w is mine)]
 
-def _tell(exp, step, run=None):
-    for w in list(_watchers): w(exp, step, run)
+def _tell(exp, step, run=None, state=None):
+    for tell,look,_ in list(_watchers):
+        if look and state: look(exp, state)
+        if tell: tell(exp, step, run)
+
+def _wish(exp, step): return next(filter(None, (w[2](exp, step) for w in _watchers if w[2])), '')
+
+def _hold(exp, step, stop):
+    "Wait as long as a watcher wishes; gives the seconds that passed."
+    start = time.monotonic()
+    while _wish(exp, step) == 'hold' and not stop.is_set(): time.sleep(.05)
+    return time.monotonic() - start
 
 # %% ../../nbs/train/10_fit.ipynb #bc7662af
 def _parquet(frame):
@@ -323,7 +336,7 @@ def _commit(folder, exp, s, kept, facts):
     folder.commit(kept | files, drop=old, step=s.step, finished=done, written=now, **facts)
     kept.clear()
 
-# %% ../../nbs/train/10_fit.ipynb #96eccfe5
+# %% ../../nbs/train/10_fit.ipynb #3270cdb4
 def _met(exp, entry):
     "condition -> which replicas meet it at a measurement."
     found = dict(loss=entry[1], accuracy=entry[2])
@@ -337,7 +350,7 @@ def _look(exp, s, data, start, bar, seen):
     look = Look(s.bank, start, data, exp.task, s.step, exp.optim, s.opt)
     s.history.append((s.step, loss, acc, answers(exp.probes, look)))
     if not bar.disable: bar.set_postfix_str(_brief(exp, loss, acc), refresh=False)
-    _tell(exp, s.step)
+    _tell(exp, s.step, state=s)
     return _news(seen, _met(exp, s.history[-1]))
 
 def _brief(exp, loss, acc):
@@ -373,7 +386,12 @@ def _facts(spent, begun, device, compile):
     seconds = spent + time.monotonic() - begun
     return dict(seconds=seconds, environment=_environment(device, compile))
 
-# %% ../../nbs/train/10_fit.ipynb #bc27c2f9
+# %% ../../nbs/train/10_fit.ipynb #fd8bc510
+def _bar(exp, s, progress):
+    return tqdm(total=exp.steps, initial=s.step, unit='step', leave=False,
+                disable=not (progress and interactive()))
+
+# %% ../../nbs/train/10_fit.ipynb #ba7a0973
 def _train(exp, folder, device, data, given, progress, snapshot, compile):
     "Train an experiment from where its folder stands to the end, or to an interrupt."
     hold_memory()
@@ -383,23 +401,21 @@ def _train(exp, folder, device, data, given, progress, snapshot, compile):
     for entry in s.history: _news(seen, _met(exp, entry))
     looks, keeps = set(eval_steps(exp.steps, exp.every)), set(keep_steps(exp.steps, exp.keep))
     batch, n = batches(exp, *data['train']), data['train'][1].shape[-1]
-    due = begun + snapshot if s.history else begun        # a new run commits at once
-    facts = partial(_facts, spent, begun, device, compile)
-    bar = tqdm(total=exp.steps, initial=s.step, unit='step', leave=False,
-               disable=not (progress and interactive()))
+    due, bar = begun + snapshot if s.history else begun, _bar(exp, s, progress)  # new: commit now
     step = None if s.step == exp.steps else stepper(exp, s, *batch(s.step))
     with threads(threads_for(flops(exp, s, n), device)), _interruptible() as stop, bar:
         while True:
-            last = s.step == exp.steps or stop.is_set()   # asked once a step, or a stop may be lost
+            wish = _wish(exp, s.step)                      # asked once a step, or it may be lost
+            last = s.step == exp.steps or stop.is_set() or wish == 'stop'
             keep, measured = s.step in keeps, s.history and s.history[-1][0] == s.step
             if s.step in looks and not measured: keep |= _look(exp, s, data, start, bar, seen)
             if keep: kept[f'bank.{s.step}.safetensors'] = save(_for_file(s.bank.params))
-            if last or time.monotonic() >= due:
-                _commit(folder, exp, s, kept, facts())
+            if last or wish or time.monotonic() >= due:
+                _commit(folder, exp, s, kept, _facts(spent, begun, device, compile))
                 due = time.monotonic() + snapshot
             if last: return
-            step(*batch(s.step))
-            bar.update()
+            if wish: spent -= _hold(exp, s.step, stop)
+            else: step(*batch(s.step)); bar.update()
 
 # %% ../../nbs/train/10_fit.ipynb #d85e9789
 def _try(exp, device, data):
