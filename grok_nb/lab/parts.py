@@ -16,15 +16,15 @@ from ..analysis.style import use_style
 from ..tasks.config import refuse
 from ..train.store import Store
 
-# %% ../../nbs/lab/03_parts.ipynb #89b855e6
-ink = '#0b0c0d' # What text and axes are drawn in; a page shows its own text colour in place of it
+# %% ../../nbs/lab/03_parts.ipynb #fa2eaa25
+ink = '#0b0c0d' # What text and axes are drawn in, and what a page replaces by its own colour
 _lock = threading.RLock()
 _ink_of = ('text.color', 'axes.edgecolor', 'axes.labelcolor', 'axes.titlecolor', 'xtick.color',
            'ytick.color', 'legend.labelcolor', 'grid.color')
 
 @contextmanager
 def drawing():
-    "While the block lasts, figures are drawn in the house style with the page's ink, by one thread."
+    "While the block lasts, this thread draws figures in the house style with the page's ink."
     with _lock, mpl.rc_context():
         use_style()
         clear = dict.fromkeys(('figure.facecolor', 'axes.facecolor', 'savefig.facecolor'), 'none')
@@ -85,7 +85,7 @@ outline:2px solid var(--jp-brand-color1);outline-offset:1px}
 .gnb pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:12px;margin:4px 0}
 </style>''' # How panels look
 
-# %% ../../nbs/lab/03_parts.ipynb #796136cb
+# %% ../../nbs/lab/03_parts.ipynb #b2d8c50b
 def say(
     text:str, # Plain words; escaped
     kind:str='note', # 'note' or 'bad'
@@ -95,6 +95,7 @@ def say(
     alert = ' role="alert"' if kind == 'bad' else ''
     return f'<span class="gnb-{kind}"{alert}>{html.escape(text)}</span>' if text else ''
 
+# %% ../../nbs/lab/03_parts.ipynb #1a064a51
 def card(
     title:str, # What it is; '' for none
     *children, # Widgets, from top to bottom
@@ -114,7 +115,7 @@ def row(
     box.add_class('gnb-row')
     return box
 
-# %% ../../nbs/lab/03_parts.ipynb #c55ca6ce
+# %% ../../nbs/lab/03_parts.ipynb #12aa7cdc
 _copies = ("const b=this;navigator.clipboard.writeText(b.dataset.text).then("
            "()=>{const t=b.textContent;b.textContent='Copied';"
            "setTimeout(()=>{b.textContent=t},1200)})")
@@ -127,6 +128,7 @@ def copy_button(
     return (f'<button class="jupyter-button" data-text="{html.escape(text)}" '
             f'onclick="{html.escape(_copies)}">{html.escape(label)}</button>')
 
+# %% ../../nbs/lab/03_parts.ipynb #7a6ba9de
 def files(
     fig, # A figure that was made inside `drawing()`
 )->dict: # 'png' and 'svg' -> bytes
@@ -150,7 +152,7 @@ def downloads(
         return f"<a download='{html.escape(name)}.{kind}' href='{url}'>save as {kind.upper()}</a>"
     return ' &nbsp; '.join(link(*o) for o in files(fig).items())
 
-# %% ../../nbs/lab/03_parts.ipynb #8f2c3c13
+# %% ../../nbs/lab/03_parts.ipynb #d1513c03
 class Desk:
     "What the panels of a laboratory share: a store, the chosen experiment, and a way to talk."
     words = ('chosen', 'take', 'start', 'open', 'show', 'store')
@@ -169,11 +171,14 @@ class Desk:
         if word not in self.words: refuse('Desk', 'word', word, f'one of {self.words}')
         self._heard[word].append(f)
 
-    def tell(self,
-        word:str, # Which
-        *what, # What goes with it
-    ):
-        "Say a word to all who listen."
-        if word not in self.words: refuse('Desk', 'word', word, f'one of {self.words}')
-        if word == 'chosen': self.experiment = what[0]
-        for f in list(self._heard[word]): f(*what)
+# %% ../../nbs/lab/03_parts.ipynb #f6894498
+def _tell(self,
+    word:str, # Which
+    *what, # What goes with it
+):
+    "Say a word to all who listen."
+    if word not in self.words: refuse('Desk', 'word', word, f'one of {self.words}')
+    if word == 'chosen': self.experiment = what[0]
+    for f in list(self._heard[word]): f(*what)
+
+Desk.tell = _tell
