@@ -153,16 +153,18 @@ def _read_json(path, default=None):
     try: return json.loads(Path(path).read_text(encoding='utf-8'))
     except (FileNotFoundError, ValueError): return default
 
-# %% ../../nbs/lab/04_jobs.ipynb #df615d5d
+# %% ../../nbs/lab/04_jobs.ipynb #03506205
 class _Pulse:
     "How far a worker is, and what is wished of it."
     def __init__(self, folder, n):
         self.folder, self.wish, self.state = folder, '', 'starting'
         self.at, self.n, self.step, self.steps, self.errors, self.message = 0, n, 0, 0, {}, ''
+        self.exp, self.run = None, ''
         self.times, self.over = deque(maxlen=40), threading.Event()
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def ask(self, exp, step):
+        if exp is not self.exp: self.exp, self.run = exp, exp.id   # perhaps one to begin with
         if exp.steps != self.steps or step < self.step: self.times.clear()
         self.step, self.steps = step, exp.steps
         self.state = 'paused' if self.wish == 'hold' else 'running'
@@ -171,7 +173,7 @@ class _Pulse:
     def _run(self):
         while not self.over.wait(.1 if self.wish else .2): self.beat()
 
-# %% ../../nbs/lab/04_jobs.ipynb #501641b2
+# %% ../../nbs/lab/04_jobs.ipynb #af06e737
 def _rate(times):
     "Steps in a second, over the last few seconds."
     if len(times) < 2 or times[-1][0] == times[0][0]: return 0.
@@ -187,7 +189,7 @@ def _beat(self):
     left = (self.steps - self.step)/rate if rate else None
     _write_quick(self.folder/'beat.json', dict(
         state=self.state, at=self.at, n=self.n, step=self.step, steps=self.steps, rate=rate,
-        left=left, errors=self.errors, message=self.message, pid=os.getpid()))
+        left=left, errors=self.errors, message=self.message, run=self.run, pid=os.getpid()))
 
 _Pulse.beat = _beat
 
@@ -254,7 +256,7 @@ def work(
                 pulse.beat()
     except Timeout: pass                                # another worker has it
 
-# %% ../../nbs/lab/04_jobs.ipynb #287cd0e4
+# %% ../../nbs/lab/04_jobs.ipynb #ce492d76
 @dataclass(frozen=True)
 class Status:
     "How far a job is."
@@ -267,6 +269,7 @@ class Status:
     left:float=None # Seconds for the rest of this experiment; None while that is not known
     errors:dict=field(default_factory=dict) # Which experiments could not be trained, and why
     message:str='' # The first of these reasons
+    run:str='' # Id of the experiment that is trained; another one while its start is made
 
     @property
     def alive(self)->bool:
