@@ -49,12 +49,12 @@ def spectrum_axis(
     few = getattr(task, 'features', None) or 0
     return ('input', list(range(few))) if 0 < few <= 128 and hasattr(exp.model, 'act') else ('', [])
 
-# %% ../../nbs/lab/04_jobs.ipynb #0e16eecc
+# %% ../../nbs/lab/04_jobs.ipynb #27e6547b
 @torch.no_grad()
 def first_layer_power(
     exp:Experiment, # What is trained
     bank, # Its networks
-)->list: # a share for each entry of `spectrum_axis`, averaged over replicas; [] where there is none
+)->list: # for each replica, a share for each entry of `spectrum_axis`; [] where there is none
     "Where the power of the first layer lies."
     name, axis = spectrum_axis(exp)
     try:
@@ -65,7 +65,7 @@ def first_layer_power(
         elif name == 'input': s = _by_input(bank, len(axis))
         else: return []
     except ConfigError: return []                     # a network without such a table
-    return (s/s.sum(-1, keepdim=True)).mean(0).tolist()
+    return (s/s.sum(-1, keepdim=True)).tolist()
 
 def _by_input(bank, n):
     "Squared weight of each input in the first layer `(R, n)`."
@@ -73,14 +73,19 @@ def _by_input(bank, n):
     if W is None: refuse('first_layer_power', 'model', bank.model, 'one with a row for each input')
     return W.detach().double().square().sum(-1)
 
-# %% ../../nbs/lab/04_jobs.ipynb #3207e8d0
+# %% ../../nbs/lab/04_jobs.ipynb #15e1486e
+def _weights(exp, bank):
+    "What a line says of the weights."
+    power = [[round(p, 4) for p in r] for r in first_layer_power(exp, bank)]
+    return dict(norm=weight_norm(bank), power=power)
+
 def _entry(exp, entry, **more):
     "A measurement as a line."
     step, loss, acc, _ = entry
     line = dict(step=step, loss=loss.tolist(), accuracy=acc.tolist(), **more)
     return json.dumps(line) + '\n'
 
-# %% ../../nbs/lab/04_jobs.ipynb #2386f02d
+# %% ../../nbs/lab/04_jobs.ipynb #46f06f35
 class Feed:
     "Writes what a page shows of a run while it trains."
     def __init__(self,
@@ -97,10 +102,9 @@ class Feed:
             self.begun = now
             before = ''.join(_entry(exp, e) for e in s.history[:-1])
             if before and not self.path.exists(): self._write(before)
-        ends = s.step == exp.steps or len(s.history) < 3
-        if not ends and self.spent > self.most*(now - self.begun): return
-        self._write(_entry(exp, s.history[-1], norm=weight_norm(s.bank),
-                           power=first_layer_power(exp, s.bank)))
+        allowed = self.most*(3 + now - self.begun)      # a little in advance, for the first steps
+        more = _weights(exp, s.bank) if s.step == exp.steps or self.spent <= allowed else {}
+        self._write(_entry(exp, s.history[-1], **more))
         self.spent += time.perf_counter() - now
 
     def _write(self, text):
@@ -237,7 +241,7 @@ def _work(folder, job, pulse):
     if len(pulse.errors) == len(job['experiments']): return 'failed'
     return 'finished'
 
-# %% ../../nbs/lab/04_jobs.ipynb #e3eccb3b
+# %% ../../nbs/lab/04_jobs.ipynb #7f83a912
 def work(
     folder, # Of the job
 ):
@@ -248,9 +252,11 @@ def work(
     try:
         with FileLock(str(folder/'.lock'), timeout=0):
             pulse.thread.start()
-            try: pulse.state = _work(folder, job, pulse)
-            finally:
+            try:
+                ended = _work(folder, job, pulse)
                 pulse.message = next(iter(pulse.errors.values()), '')
+                pulse.state = ended
+            finally:
                 pulse.over.set()
                 pulse.thread.join()
                 pulse.beat()

@@ -66,16 +66,16 @@ def picture(
            'xmlns:xlink="http://www.w3.org/1999/xlink">')
     return new + text[head.end():].replace(ink, 'currentColor')
 
-# %% ../../nbs/lab/03_parts.ipynb #1526d09b
+# %% ../../nbs/lab/03_parts.ipynb #e4e2c386
 css = '''<style>
-.gnb{color:var(--jp-ui-font-color1);max-width:1500px;overflow:visible}
+.gnb{color:var(--jp-ui-font-color1);max-width:1600px;margin:0 auto;overflow:visible}
 .gnb .widget-html,.gnb .widget-html-content{line-height:1.4;overflow:visible;height:auto}
 .gnb .widget-label,.gnb .jupyter-button{color:var(--jp-ui-font-color1)}
 .gnb-picture{display:block;width:100%;height:auto;color:var(--jp-ui-font-color1)}
 .gnb-card{border:1px solid var(--jp-border-color2);border-radius:6px;padding:8px 12px}
 .gnb-card{overflow:hidden;min-width:0}
 .gnb-title{font-weight:600;font-size:13px;color:var(--jp-ui-font-color1)}
-.gnb-row{display:flex;flex-flow:row wrap;gap:10px;align-items:stretch}
+.gnb-row{display:flex;flex-flow:row wrap;gap:10px;align-items:stretch;margin-bottom:10px}
 .gnb-note{color:var(--jp-ui-font-color2);font-size:12px}
 .gnb-bad{color:var(--jp-error-color1,#b00020);font-size:12px;font-weight:600}
 .gnb table{border-collapse:collapse;font-size:12px}

@@ -26,7 +26,7 @@ from ..train.experiment import Experiment
 from ..train.run import Run, open_run, splits, tidy
 from ..train.store import StoreError
 
-# %% ../../nbs/lab/07_watch.ipynb #2b84eb90
+# %% ../../nbs/lab/07_watch.ipynb #4c6da75d
 class Trace:
     "What there is to draw of a run."
     def __init__(self,
@@ -34,7 +34,7 @@ class Trace:
         step, # `(E,)`: when it was measured
         values:dict, # 'loss' and 'accuracy' -> `(E, 2, R)`
         norm=((), ()), # Steps `(N,)`, and the norm of the weights `(N, R)`
-        power=((), ()), # Steps `(N,)`, and the power of the first layer `(N, K)`
+        power=((), ()), # Steps `(N,)`, and the power of the first layer `(N, R, K)`
     ):
         self.exp, self.step, self.values = exp, np.asarray(step), values
         self.norm, self.power = (tuple(map(np.asarray, o)) for o in (norm, power))
@@ -213,7 +213,7 @@ def _round(v):
     size = 10**np.floor(np.log10(max(high - low, 1e-9)))
     return np.floor(low/size)*size, (np.floor(high/size) + 1)*size
 
-# %% ../../nbs/lab/07_watch.ipynb #ea8b2654
+# %% ../../nbs/lab/07_watch.ipynb #08cce658
 @lru_cache(64)
 def _power_stage(steps, name, axis, top):
     n = len(axis)
@@ -222,20 +222,22 @@ def _power_stage(steps, name, axis, top):
         ax.grid(False)
         if name == 'representation': ax.set_yticks(range(1, n + 1), axis, fontsize=8)
         else: ax.yaxis.set_major_locator(MaxNLocator(8, integer=True))
-        cax = ax.figure.add_axes((.86, .19, .025, .77))
+        cax = ax.figure.add_axes((.825, .19, .025, .77))
         bar = ax.figure.colorbar(ScalarMappable(Normalize(0, top), 'viridis'), cax=cax)
         bar.set_label('share of power', size=9)
         bar.outline.set_visible(False)
-    room = (.135, .19, .7, .77)
+    room = (.135, .19, .67, .77)
     return Stage(steps, .5, n + .5, f'Power by {name} over steps.', area=room, dress=dress)
 
-# %% ../../nbs/lab/07_watch.ipynb #0918b839
+# %% ../../nbs/lab/07_watch.ipynb #a0502a59
 def power_picture(
     t:Trace, # What to draw
+    replica:int=0, # Whose; each network has frequencies of its own
     columns:int=240, # How fine
 )->str: # HTML
     "Power of the first layer over what its inputs are made of, and steps."
     (step, p), (name, axis) = t.power, spectrum_axis(t.exp)
+    p = p[:, replica]
     top = min(1., .05*np.ceil(p.max()/.05 + 1e-9))
     stage = _power_stage(t.exp.steps, name, tuple(axis), float(top))
     at = 10**np.linspace(*stage.ends[0], columns)
@@ -263,16 +265,17 @@ def norm_picture(
 
 _hue = '#029e73'                                          # the green of the colour-blind palette
 
-# %% ../../nbs/lab/07_watch.ipynb #c16f8233
+# %% ../../nbs/lab/07_watch.ipynb #982f87e5
 def pictures(
     t:Trace, # What to draw
+    replica:int=0, # Whose spectrum
 )->dict: # 'curves', 'power' and 'norm' -> HTML
     "The three pictures of a run; a sentence where there is nothing to draw yet."
     def later(seen): return len(seen) and (seen > 0).any()
     wait = say('Waiting for the first measurements.')
     none = say('This network has no spectrum of a kind that could be drawn here.')
     return dict(curves=curves_picture(t) if later(t.step) else wait,
-                power=power_picture(t) if later(t.power[0])
+                power=power_picture(t, replica) if later(t.power[0])
                 else wait if spectrum_axis(t.exp)[0] and not later(t.norm[0]) else none,
                 norm=norm_picture(t) if later(t.norm[0]) else wait)
 
@@ -307,22 +310,24 @@ def sentence(
     if s.state in ('stopped', 'lost'): parts.append('Go on continues from the last commit')
     return ' · '.join(parts)
 
-# %% ../../nbs/lab/07_watch.ipynb #8421ede9
+# %% ../../nbs/lab/07_watch.ipynb #60e94075
 class Watch:
     "A run while it trains."
     def __init__(self,
         desk:Desk, # Shared with the other panels
     ):
         self.desk, self.lock, self.job, self.exp = desk, threading.RLock(), None, None
-        self.reader, self.state, self.due = None, '', 0.
+        self.reader, self.trace, self.state, self.due = None, None, '', 0.
         self.which = W.Dropdown(description='Run', layout=W.Layout(width='auto', flex='1 1 300px'))
         self.bar = W.FloatProgress(min=0, max=1, layout=W.Layout(width='auto', flex='1 1 300px'))
         self.line, self.found = W.HTML(), W.HTML()
         (self.pause, self.resume, self.stop,
          self.go_on, self.look, self.change) = map(_button, _buttons)
+        self.replica = W.Dropdown(description='replica', options=[0], layout={'width': '160px'})
         self.charts = {k: W.HTML() for k in ('curves', 'power', 'norm')}
         self.box = self._layout()
         self.which.observe(self._chosen, 'value')
+        self.replica.observe(lambda _: self.trace and self._draw(self.trace), 'value')
         self._find()
 
 # %% ../../nbs/lab/07_watch.ipynb #36e7adcf
@@ -335,7 +340,7 @@ def _button(name):
     return W.Button(description=name, tooltip=_buttons[name], disabled=True,
                     layout=W.Layout(width='auto'))
 
-# %% ../../nbs/lab/07_watch.ipynb #496d14d7
+# %% ../../nbs/lab/07_watch.ipynb #b181cc97
 _nothing = 'Nothing has been trained here yet. Choose a preset and press Run: it appears here.'
 
 def _layout(self):
@@ -346,9 +351,10 @@ def _layout(self):
     self.change.on_click(self._again)
     names = ('Accuracy', 'Spectrum of the first layer', 'Size of the weights')
     cards = [card(n, c, basis=400) for n,c in zip(names, self.charts.values())]
+    cards[1].children += (self.replica,)
     buttons = row(self.pause, self.resume, self.stop, self.go_on, self.look, self.change)
     head = card('', row(self.which, self.bar), self.line, buttons)
-    return W.VBox([head, row(*cards, card('What happened', self.found, basis=400))])
+    return W.VBox([row(head), row(*cards, card('What happened', self.found, basis=400))])
 
 def _again(self, _):
     if self.exp: self.desk.tell('take', self.exp); self.desk.tell('show', 'choose')
@@ -377,15 +383,16 @@ def _list(self, found):
 def _chosen(self, change):
     if change['new']: self.follow(Job(self.desk.store.path/'.lab'/change['new']))
 
-# %% ../../nbs/lab/07_watch.ipynb #1325ce20
+# %% ../../nbs/lab/07_watch.ipynb #a2c9ba70
 def _follow(self,
     job:Job, # Which
 ):
     "Show a job from now on."
     with self.lock:
-        self.job, self.reader, self.state, self.due = job, job.reader(), '', 0.
+        self.job, self.reader, self.trace, self.state, self.due = job, job.reader(), None, '', 0.
         try: self.exp = job.experiments[0]
         except ValueError as e: self.exp, self.line.value = None, say(str(e), 'bad')
+        self.replica.options = range(len(self.exp) if self.exp else 1)
         for c in self.charts.values(): c.value = say('Waiting for the first measurements.')
         self.found.value = ''
         self._list([j for j in jobs(self.desk.store) if j.kind == 'run'])
@@ -449,11 +456,11 @@ def _end(self):
 
 Watch.tick, Watch._end = _tick, _end
 
-# %% ../../nbs/lab/07_watch.ipynb #8729943f
+# %% ../../nbs/lab/07_watch.ipynb #69e33df6
 def _draw(self, t):
     "Draw everything, and say when it may be drawn again."
-    begun = time.thread_time()
-    for k,v in pictures(t).items(): self.charts[k].value = v
+    begun, self.trace = time.thread_time(), t
+    for k,v in pictures(t, self.replica.value or 0).items(): self.charts[k].value = v
     self.found.value = happened(t)
     self.due = time.monotonic() + max(.5, 25*(time.thread_time() - begun))
 
