@@ -66,11 +66,11 @@ def picture(
            'xmlns:xlink="http://www.w3.org/1999/xlink">')
     return new + text[head.end():].replace(ink, 'currentColor')
 
-# %% ../../nbs/lab/03_parts.ipynb #e4e2c386
+# %% ../../nbs/lab/03_parts.ipynb #a39b2b8f
 css = '''<style>
 .gnb{color:var(--jp-ui-font-color1);max-width:1600px;margin:0 auto;overflow:visible}
 .gnb .widget-html,.gnb .widget-html-content{line-height:1.4;overflow:visible;height:auto}
-.gnb .widget-label,.gnb .jupyter-button{color:var(--jp-ui-font-color1)}
+.gnb .widget-label{color:var(--jp-ui-font-color1)}
 .gnb-picture{display:block;width:100%;height:auto;color:var(--jp-ui-font-color1)}
 .gnb-card{border:1px solid var(--jp-border-color2);border-radius:6px;padding:8px 12px}
 .gnb-card{overflow:hidden;min-width:0}
