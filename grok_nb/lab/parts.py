@@ -66,9 +66,9 @@ def picture(
            'xmlns:xlink="http://www.w3.org/1999/xlink">')
     return new + text[head.end():].replace(ink, 'currentColor')
 
-# %% ../../nbs/lab/03_parts.ipynb #a39b2b8f
+# %% ../../nbs/lab/03_parts.ipynb #5f89f458
 css = '''<style>
-.gnb{color:var(--jp-ui-font-color1);max-width:1600px;margin:0 auto;overflow:visible}
+.gnb{color:var(--jp-ui-font-color1);width:100%;max-width:1600px;margin:0 auto;overflow:visible}
 .gnb .widget-html,.gnb .widget-html-content{line-height:1.4;overflow:visible;height:auto}
 .gnb .widget-label{color:var(--jp-ui-font-color1)}
 .gnb-picture{display:block;width:100%;height:auto;color:var(--jp-ui-font-color1)}
@@ -83,6 +83,12 @@ css = '''<style>
 .gnb button:focus-visible,.gnb input:focus-visible,.gnb select:focus-visible{
 outline:2px solid var(--jp-brand-color1);outline-offset:1px}
 .gnb pre{white-space:pre-wrap;overflow-wrap:anywhere;font-size:12px;margin:4px 0}
+.gnb pre{font-family:var(--jp-code-font-family,monospace)}
+.gnb .jupyter-button.mod-primary{color:white}
+.gnb .widget-dropdown>select{background-image:linear-gradient(45deg,transparent 50%,
+currentColor 50%),linear-gradient(135deg,currentColor 50%,transparent 50%);background-size:5px 5px;
+background-position:right 14px center,right 9px center;background-repeat:no-repeat;
+padding-right:24px}
 </style>''' # How panels look
 
 # %% ../../nbs/lab/03_parts.ipynb #b2d8c50b
