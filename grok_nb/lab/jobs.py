@@ -6,7 +6,7 @@
 __all__ = ['weight_norm', 'spectrum_axis', 'first_layer_power', 'Feed', 'Reader', 'revive', 'work', 'Status', 'Job', 'enlist',
            'start', 'jobs', 'within_memory', 'expectation', 'serve', 'Spare']
 
-# %% ../../nbs/lab/04_jobs.ipynb #4379a6a9
+# %% ../../nbs/lab/04_jobs.ipynb #097599e3
 import datetime, importlib, json, os, re, shutil, subprocess, sys, threading, time, uuid
 from collections import deque
 from contextlib import contextmanager
@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
-from ..analysis.fourier import shares, token_table
+from ..analysis.fourier import powers, token_table
 from ..analysis.irrep_power import irrep_powers
+from ..models.tables import spectrum
 from ..tasks.config import ConfigError, from_dict, refuse, to_dict
 from ..tasks.groups import GroupComposition
 from ..tasks.irreps import irreps
@@ -49,7 +50,7 @@ def spectrum_axis(
     few = getattr(task, 'features', None) or 0
     return ('input', list(range(few))) if 0 < few <= 128 and hasattr(exp.model, 'act') else ('', [])
 
-# %% ../../nbs/lab/04_jobs.ipynb #27e6547b
+# %% ../../nbs/lab/04_jobs.ipynb #e3b763cb
 @torch.no_grad()
 def first_layer_power(
     exp:Experiment, # What is trained
@@ -58,20 +59,31 @@ def first_layer_power(
     "Where the power of the first layer lies."
     name, axis = spectrum_axis(exp)
     try:
-        if name == 'frequency':
-            s = shares(bank, False, order='log' if exp.task.op in ('*', '/') else None)
+        if name == 'frequency': P = _by_frequency(token_table(bank), exp.task)
         elif name == 'representation':
-            s = irrep_powers(token_table(bank), exp.task.group, 2)[:, :, 1:].sum((1, 3))
-        elif name == 'input': s = _by_input(bank, len(axis))
+            P = irrep_powers(token_table(bank), exp.task.group, 2)[:, :, 1:].sum(1).mT
+        elif name == 'input': P = _by_input(bank, len(axis))
         else: return []
     except ConfigError: return []                     # a network without such a table
-    return (s/s.sum(-1, keepdim=True)).tolist()
+    return _gathered(P).tolist()
+
+def _gathered(P):
+    "Of the power `(R, neurons, K)`, the share that each neuron has at its peak, by place."
+    top = P.argmax(-1, keepdim=True)
+    peaks = torch.zeros_like(P).scatter(-1, top, P.gather(-1, top))
+    return peaks.sum(1)/P.sum((1, 2))[:, None]
+
+# %% ../../nbs/lab/04_jobs.ipynb #f056bf3f
+def _by_frequency(T, task):
+    "Power of each neuron at each frequency `(R, neurons, frequencies)`."
+    if task.op in ('*', '/'): T = T.index_select(2, torch.as_tensor(powers(task.p)))
+    return spectrum(T.movedim(2, -1))[..., 1:].sum(1)
 
 def _by_input(bank, n):
-    "Squared weight of each input in the first layer `(R, n)`."
+    "Squared weight of each neuron at each input `(R, neurons, n)`."
     W = next((v for v in bank.params.values() if v.dim() == 3 and v.shape[1] == n), None)
     if W is None: refuse('first_layer_power', 'model', bank.model, 'one with a row for each input')
-    return W.detach().double().square().sum(-1)
+    return W.detach().double().square().mT
 
 # %% ../../nbs/lab/04_jobs.ipynb #15e1486e
 def _weights(exp, bank):

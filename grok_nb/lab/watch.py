@@ -218,7 +218,7 @@ def _round(v):
     size = 10**np.floor(np.log10(max(high - low, 1e-9)))
     return np.floor(low/size)*size, (np.floor(high/size) + 1)*size
 
-# %% ../../nbs/lab/07_watch.ipynb #08cce658
+# %% ../../nbs/lab/07_watch.ipynb #cc4461a1
 @lru_cache(64)
 def _power_stage(steps, name, axis, top):
     n = len(axis)
@@ -229,7 +229,7 @@ def _power_stage(steps, name, axis, top):
         else: ax.yaxis.set_major_locator(MaxNLocator(8, integer=True))
         cax = ax.figure.add_axes((.825, .19, .025, .77))
         bar = ax.figure.colorbar(ScalarMappable(Normalize(0, top), 'viridis'), cax=cax)
-        bar.set_label('share of power', size=9)
+        bar.set_label('power gathered there', size=9)
         bar.outline.set_visible(False)
     room = (.135, .19, .67, .77)
     return Stage(steps, .5, n + .5, f'Power by {name} over steps.', area=room, dress=dress)

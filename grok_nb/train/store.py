@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['StoreError', 'write_atomic', 'RunFolder', 'Store']
 
-# %% ../../nbs/train/08_store.ipynb #5bc8564c
-import hashlib, json, os, re, uuid
+# %% ../../nbs/train/08_store.ipynb #66f45399
+import hashlib, json, os, re, shutil, uuid
 from pathlib import Path
-from filelock import FileLock
-from ..tasks.config import ConfigError, digest, from_dict, to_dict
+from filelock import FileLock, Timeout
+from ..tasks.config import ConfigError, digest, from_dict, refuse, to_dict
 from .experiment import Experiment
 
 # %% ../../nbs/train/08_store.ipynb #3ceb4a25
@@ -40,7 +40,8 @@ def write_atomic(
         raise
     _sync_folder(path.parent)
 
-# %% ../../nbs/train/08_store.ipynb #7fa732b5
+# %% ../../nbs/train/08_store.ipynb #3fe5fcda
+_id = re.compile('[0-9a-f]{16}')
 _ours = re.compile(r'(resume|bank)\.\d+\.safetensors|(history|probes)\.parquet|\.tmp-\w+')
 _mend = 'It was left as it is: restore it from a copy, or move the folder away to train again.'
 _foreign = 'so it is not a run of this store'
@@ -160,7 +161,7 @@ def _size(f):
     try: return f.stat().st_size if f.is_file() else 0
     except FileNotFoundError: return 0                  # a writer has just removed it
 
-# %% ../../nbs/train/08_store.ipynb #5dc4be3a
+# %% ../../nbs/train/08_store.ipynb #44453aa9
 class Store:
     "Run folders below one path, each named by its experiment's `id`."
     def __init__(self,
@@ -174,11 +175,12 @@ class Store:
     def folders(self)->list:
         "The folders of all runs, in order of their ids."
         return [RunFolder(p) for p in sorted(self.path.glob('*'))
-                if re.fullmatch('[0-9a-f]{16}', p.name) and os.path.exists(p/'config.json')]
+                if _id.fullmatch(p.name) and os.path.exists(p/'config.json')]
 
     def bytes(self)->int:
         "Size of all files."
-        return sum(map(_size, self.path.rglob('*')))
+        walk = os.walk(self.path)                       # which bears folders that vanish meanwhile
+        return sum(_size(Path(d)/n) for d,_,names in walk for n in names)
 
     def folder(self,
         exp:Experiment, # Whose folder
@@ -214,3 +216,114 @@ def _create(self, exp:Experiment):
     return f
 
 Store.create = _create
+
+# %% ../../nbs/train/08_store.ipynb #f7be3cff
+def _name(self)->str:
+    "What a person calls this run; empty if nobody gave it a name."
+    try: text = (self.path/'name.txt').read_text(encoding='utf-8', errors='replace')
+    except OSError: return ''
+    return ' '.join(text.split())[:80]
+
+def _plain(text):
+    "A name as it is kept; refuses what is no name."
+    name = text.strip() if isinstance(text, str) else None
+    if name is not None and len(name) <= 80 and (not name or name.isprintable()): return name
+    refuse('RunFolder.rename', 'name', text, "one line of at most 80 characters, or '' for none")
+
+# %% ../../nbs/train/08_store.ipynb #d88dbba7
+def _rename(self,
+    text:str, # One line of at most 80 characters; empty takes the name away
+):
+    "Give the run a name."
+    name = _plain(text)
+    if not self._config.exists(): raise StoreError(f'there is no run in {self.path} to name')
+    try:
+        if not name: return (self.path/'name.txt').unlink(missing_ok=True)
+        for again in range(9, -1, -1):
+            try: return write_atomic(self.path/'name.txt', name.encode())
+            except FileNotFoundError:
+                if not again: raise
+    except OSError as e:
+        raise StoreError(f'{self.path} cannot be written ({e.strerror}), so the run was not named')\
+            from None
+
+RunFolder.name, RunFolder.rename = property(_name), _rename
+
+# %% ../../nbs/train/08_store.ipynb #84b21932
+def _mark_of(path):
+    try: folder, _ = os.stat(path), os.stat(f'{path}/config.json')
+    except OSError: return None
+    try: m = os.stat(f'{path}/manifest.json')
+    except OSError: return folder.st_mtime_ns, 0, 0
+    return folder.st_mtime_ns, m.st_ino, m.st_mtime_ns
+
+def _mark(self)->tuple:
+    "Something that changes with every commit and every new name; None if there is no run."
+    return _mark_of(self.path)
+
+def _marks(self)->dict: # id -> mark
+    "The marks of all runs: equal if nothing has changed."
+    try: names = [n for n in os.listdir(self.path) if _id.fullmatch(n)]
+    except OSError: return {}
+    marks = {n: _mark_of(f'{self.path}/{n}') for n in sorted(names)}
+    return {n: m for n,m in marks.items() if m}
+
+RunFolder.mark, Store.marks = _mark, _marks
+
+# %% ../../nbs/train/08_store.ipynb #fbf361a1
+def _busy(self)->bool:
+    "Is somebody training this run at this moment?"
+    try:
+        if not (self.path/'.lock').exists(): return False
+        with self.lock().acquire(timeout=0): return False
+    except Timeout: return True
+    except OSError: return False                         # nobody may write here, so nobody trains
+
+def _hide(self):
+    "Give a run's folder a hidden name, while nobody else holds its lock."
+    lock, gone = self.lock(), self.path.parent/f'.gone-{uuid.uuid4().hex}'
+    try: lock.acquire(timeout=0)
+    except Timeout:
+        why = f'{self.path.name} is being trained: stop it first, then remove it'
+        raise StoreError(why) from None
+    try:
+        os.stat(self._config)                            # else somebody was quicker
+        if os.name == 'nt': lock.release()               # it moves no folder with an open file
+        os.rename(self.path, gone)
+    finally: lock.release()
+
+RunFolder.busy = _busy
+
+# %% ../../nbs/train/08_store.ipynb #7a584b5e
+_known = re.compile(_ours.pattern + r'|(config|manifest)\.json|name\.txt|\.lock')
+
+def _unknown(self, id):
+    ids = list(self.marks())
+    some = ', '.join(ids[:5]) + (f' and {len(ids) - 5} more' if len(ids) > 5 else '')
+    return StoreError(f'there is no run {id!r} in {self.path}; there are {some or "none"}')
+
+def _hidden(f):
+    "Hide the folder of a run; gives the size of its files."
+    files = list(f.path.iterdir())
+    odd = sorted(o.name for o in files if not _known.fullmatch(o.name))
+    if not odd:
+        size = sum(map(_size, files))
+        _hide(f)
+        return size
+    raise StoreError(f'{f.path} holds {odd[0]}, which is not ours: move it away to remove the run')
+
+# %% ../../nbs/train/08_store.ipynb #fc20def6
+def _remove(self,
+    id:str, # Which run
+)->int: # Bytes that were freed
+    "Delete a run with all its files; refuses one that is being trained."
+    f = RunFolder(self.path/id) if isinstance(id, str) and _id.fullmatch(id) else None
+    if not f or not f._config.exists(): raise _unknown(self, id)
+    try: size = _hidden(f)
+    except FileNotFoundError: raise _unknown(self, id) from None        # somebody was quicker
+    except OSError as e: raise StoreError(f'{f.path} cannot be removed ({e.strerror})') from None
+    _sync_folder(self.path)
+    for gone in self.path.glob('.gone-*'): shutil.rmtree(gone, ignore_errors=True)
+    return size
+
+Store.remove = _remove
