@@ -233,13 +233,15 @@ def revive(
         load_chapters()                                 # chapters have configs of their own
         return from_dict(d, Experiment)
 
-# %% ../../nbs/lab/04_jobs.ipynb #2c434d2c
+# %% ../../nbs/lab/04_jobs.ipynb #3d3bd19a
 def _one(exp, i, folder, job, pulse):
     "Train one experiment of a job; was it finished?"
     pulse.at, pulse.step, pulse.steps = i, 0, exp.steps
     feed = Feed(folder/f'feed.{i}.jsonl') if job['kind'] == 'run' else None
     with watching(look=feed, ask=pulse.ask):
-        return fit(exp, job['store'], job['device'], progress=False).finished
+        run = fit(exp, job['store'], job['device'], progress=False)
+    if feed and job['title'] and not run.name: run.folder.rename(job['title'][:80])
+    return run.finished
 
 def _work(folder, job, pulse):
     "Train all experiments of a job; gives the state it ends in."

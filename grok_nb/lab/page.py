@@ -16,7 +16,7 @@ from .phase import Phase
 from .shelf import Shelf
 from .watch import Watch
 
-# %% ../../nbs/lab/11_page.ipynb #42802123
+# %% ../../nbs/lab/11_page.ipynb #f6744adc
 _panels = dict(choose='Choose', run='Run', look='Look', compare='Compare', sweep='Sweep')
 _tips = ('Say what to train', 'See it train', 'Scrub through its checkpoints', 'Compare runs',
          'Sweep two fields')
@@ -39,7 +39,7 @@ class Laboratory:
         self.box.add_class('gnb')
         self._connect()
 
-    def __repr__(self): return f'Laboratory with {self.desk.store!r}'
+    def __repr__(self): return 'Laboratory: a live page; JupyterLab and Voila show it'
     def _repr_mimebundle_(self, **kw):
         return {**(self.box._repr_mimebundle_(**kw) or {}), 'text/plain': repr(self)}
 

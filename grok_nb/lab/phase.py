@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['longest', 'most', 'axes', 'axis_values', 'suggest', 'cells', 'evenly', 'outcome', 'default_delay', 'text_on', 'short',
-           'table', 'plot_diagram', 'Phase', 'time_left', 'in_words']
+           'table', 'plot_diagram', 'Phase', 'time_left']
 
-# %% ../../nbs/lab/10_phase.ipynb #2ff0cd0b
+# %% ../../nbs/lab/10_phase.ipynb #330f938b
 import html, math, re, threading, time
 from collections import Counter
 from dataclasses import fields
@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 from ..analysis.curves import timeline
 from ..analysis.transitions import phases, story
-from .parts import (card, copy_button, downloads, drawing, picture, row, say, sheet)
+from .parts import (card, copy_button, downloads, drawing, duration, picture, row, say,
+                               sheet)
 from ..tasks.config import Config, ConfigError, paths, refuse
 from ..train.run import Run, open_run
 
@@ -804,7 +805,7 @@ def _command(self, word):
 # %% ../../nbs/lab/10_phase.ipynb #c084032e
 Phase._restore, Phase._command = _restore, _command
 
-# %% ../../nbs/lab/10_phase.ipynb #407d7d21
+# %% ../../nbs/lab/10_phase.ipynb #ce7ca9c7
 def time_left(
     seconds:list, # What each finished cell took
     todo:int, # Cells that are neither finished nor under way
@@ -814,14 +815,6 @@ def time_left(
     if not seconds and now is None: return None
     each = sum(seconds)/len(seconds) if seconds else now
     return each*todo + (each/2 if now is None else now)
-
-def in_words(
-    seconds:float, # How long
-)->str:
-    "A time as a person says it."
-    for unit,size in (('h', 3600), ('min', 60)):
-        if seconds >= 1.5*size: return f'{seconds/size:.2g} {unit}'
-    return f'{max(seconds, 1):.0f} s'
 
 # %% ../../nbs/lab/10_phase.ipynb #0d55b5f3
 _ends = dict(starting='a worker is starting', running='', paused='paused', stopped='stopped; Go on '
@@ -846,12 +839,12 @@ def _progress(self):
     for k,b in self.buttons.items(): b.disabled = k not in _may.get(s.state, ())
     self._paint()
 
-# %% ../../nbs/lab/10_phase.ipynb #cd8d5bd1
+# %% ../../nbs/lab/10_phase.ipynb #d3532c73
 def _told(self, s, done, todo):
     "Progress in words."
     text, n, wrong = f'{len(done):,} of {len(self._order):,} cells', len(self._errors), ''
     left = time_left([t for t in done if t], max(todo, 0), s.left) if s.state == 'running' else None
-    if left is not None: text += f', about {in_words(left)} left'
+    if left is not None: text += f', about {duration(left)} left'
     if _ends[s.state]: text += f': {_ends[s.state]}'
     if n: wrong = f' {n} could not be trained: {next(iter(self._errors.values()))}'
     return say(text) + say(wrong, 'bad')

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['hues', 'in_words', 'differences', 'summary', 'overlay', 'matches', 'ways', 'Row', 'Later', 'Shelf', 'select']
 
-# %% ../../nbs/lab/09_shelf.ipynb #55945acd
+# %% ../../nbs/lab/09_shelf.ipynb #c1cecf6d
 import datetime, html, json, threading, time
 from dataclasses import MISSING, fields
 import ipywidgets as W
@@ -13,7 +13,8 @@ import pandas as pd
 import seaborn as sns
 from ..analysis.curves import timeline
 from .cli import command
-from .parts import card, copy_button, css, downloads, drawing, picture, row, say, sheet
+from .parts import (card, copy_button, css, downloads, drawing, duration, picture, row,
+                               say, sheet)
 from .report import python
 from ..tasks.config import Config, ConfigError, paths, to_dict
 from ..train.run import open_run, survey
@@ -210,12 +211,7 @@ def _cells(cells, kind='', hue=None):
     inside = ''.join(one(i, *c) for i,c in enumerate(cells))
     return f'<div class="gnb-cells {kind}">{inside}</div>'
 
-# %% ../../nbs/lab/09_shelf.ipynb #b82cc076
-def _duration(s):
-    "Seconds for people."
-    if s < 100: return f'{s:.2g} s' if s < 10 else f'{s:.0f} s'
-    return f'{s/60:.0f} min' if s < 5400 else f'{s/3600:.1f} h'
-
+# %% ../../nbs/lab/09_shelf.ipynb #3a6363a6
 def _date(written):
     "Day and time, as the clock here shows them."
     try: t = datetime.datetime.fromisoformat(written).astimezone()
@@ -231,13 +227,13 @@ def _state(r, busy):
 
 def _plural(n, what): return f'{n:,} {what}' + ('' if n == 1 else 's')
 
-# %% ../../nbs/lab/09_shelf.ipynb #9f5fbc13
+# %% ../../nbs/lab/09_shelf.ipynb #9f9942bc
 def _texts(r, times, busy):
     "The cells of a run."
     empty = dict.fromkeys(('memorised', 'generalised', 'gap'), ('…', ''))
     when = times or empty
     return [_lines(r.experiment), _state(r, busy), *(when[k] for k in empty),
-            (_duration(r.seconds), _date(r.written))]
+            (duration(r.seconds), _date(r.written))]
 
 # %% ../../nbs/lab/09_shelf.ipynb #4a79f091
 def _place(k): return W.Layout(flex=_flex[k], width='auto', min_width='0', margin='0 4px 0 0')
@@ -707,7 +703,7 @@ def _draw(self):
 
 Shelf._draw = _draw
 
-# %% ../../nbs/lab/09_shelf.ipynb #12f47863
+# %% ../../nbs/lab/09_shelf.ipynb #69ee7bf5
 _last = ('steps', 'every', 'keep', 'keep_at', 'probes', 'seeds') # what says least about a run
 
 def _split(exps):
@@ -726,7 +722,7 @@ def _columns(self, names):
     short, long = _split([r.experiment for r in runs])
     heads, rows = ['run', 'nets', 'memorised', 'generalised', 'gap', 'time', *short], []
     for n,r in enumerate(runs):
-        s, took = self._known(r.id) or _unknown, _duration(r.seconds)
+        s, took = self._known(r.id) or _unknown, duration(r.seconds)
         cells = [(str(len(r.experiment)), ''), *(s[k] for k in heads[2:5]), (took, '')]
         more = ' · '.join(v[n] if k in ('task', 'model', 'optim') else f'{k} {v[n]}'
                           for k,v in long.items() if k == 'steps' or k not in _last)

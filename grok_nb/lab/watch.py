@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['viridis', 'Trace', 'from_feed', 'from_run', 'Stage', 'first_steps', 'curves_picture', 'power_picture', 'norm_picture',
-           'pictures', 'span', 'sentence', 'Watch', 'happened']
+           'pictures', 'sentence', 'Watch', 'happened']
 
-# %% ../../nbs/lab/07_watch.ipynb #dfd80114
+# %% ../../nbs/lab/07_watch.ipynb #131cdaab
 import base64, html, io, threading, time
 from functools import lru_cache
 import ipywidgets as W
@@ -19,7 +19,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from PIL import Image
 from ..analysis.style import colours
 from .jobs import Job, first_layer_power, jobs, spectrum_axis, weight_norm
-from .parts import Desk, card, drawing, picture, row, say
+from .parts import Desk, card, drawing, duration, picture, row, say
 from ..train.experiment import Experiment
 from ..train.run import Run, open_run, splits
 from ..train.store import StoreError
@@ -284,22 +284,12 @@ def pictures(
                 else wait if spectrum_axis(t.exp)[0] and not later(t.norm[0]) else none,
                 norm=norm_picture(t) if later(t.norm[0]) else wait)
 
-# %% ../../nbs/lab/07_watch.ipynb #0caf1eed
-def span(
-    seconds:float, # None while it is not known
-)->str:
-    "A length of time for people."
-    if seconds is None: return 'unknown'
-    s = round(seconds)
-    if s < 90: return f'{s} s'
-    if s < 5400: return f'{s/60:.0f} min'
-    return f'{s/3600:.1f} h' if s < 172_800 else f'{s/86_400:.0f} days'
-
+# %% ../../nbs/lab/07_watch.ipynb #8004978a
 _colour = dict(running='info', paused='warning', finished='success', failed='danger', lost='danger')
 _word = dict(starting='Starting', running='Training', paused='Paused', stopped='Stopped',
              finished='Finished', failed='It could not be trained', lost='Its worker was ended')
 
-# %% ../../nbs/lab/07_watch.ipynb #ea5ca0a8
+# %% ../../nbs/lab/07_watch.ipynb #78304ca7
 def sentence(
     status, # Of a job
     run_id:str='', # The experiment that is meant
@@ -310,7 +300,7 @@ def sentence(
     if s.run and run_id and s.run != run_id and s.alive: parts.append('this is what it begins with')
     if s.state == 'running' and s.rate:
         rate = f'{s.rate:,.0f}' if s.rate >= 10 else f'{s.rate:.2g}'
-        parts += [f'{rate} steps/s', f'{span(s.left)} left']
+        parts += [f'{rate} steps/s', f'{duration(s.left)} left']
     if s.message: parts.append(s.message)
     if s.state in ('stopped', 'lost'): parts.append('Go on continues from the last commit')
     return ' · '.join(parts)
