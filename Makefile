@@ -37,8 +37,8 @@ demo: setup ## Train 8 networks until they grok; figure and report in demo/
 	@$(BIN)/grok-nb demo --out demo
 
 lab: export GROK_NB_STORE ?= $(CURDIR)/.grok_nb
-lab: setup ## Open the notebooks in JupyterLab
-	@$(BIN)/python -m jupyterlab $$(test "$$(id -u)" != 0 || echo --allow-root) index.ipynb
+lab: setup ## Open the laboratory in JupyterLab (`.venv/bin/grok-nb lab --app`: as an app)
+	@$(BIN)/grok-nb lab
 
 bench: setup ## Ratios of CPU time against the usual loop; table, JSON and a figure in bench/
 	@$(BIN)/grok-nb bench --out bench
