@@ -16,9 +16,9 @@ setup(
     long_description=Path('README.md').read_text(encoding='utf-8'),
     long_description_content_type='text/markdown',
     packages=find_packages(include=[cfg['lib_path'], cfg['lib_path'] + '.*']),
-    package_data={cfg['lib_path'] + '.papers': ['claims.csv']},
+    package_data={cfg['lib_path'] + '.papers': ['claims.csv'], cfg['lib_path'] + '.lab': ['laboratory.ipynb']},
     install_requires=shlex.split(cfg['requirements']),
-    extras_require={'dev': shlex.split(cfg['dev_requirements'])},
+    extras_require={k: shlex.split(cfg[f'{k}_requirements']) for k in ('dev', 'lab')},
     entry_points={'console_scripts': shlex.split(cfg['console_scripts']),
                   'nbdev': [f"{cfg['lib_path']}={cfg['lib_path']}._modidx:d"]},
     include_package_data=True, zip_safe=False)

@@ -40,9 +40,11 @@ def wheel(tmp_path_factory):
     tmp = tmp_path_factory.mktemp('wheel')
     src = tmp/'src'
     src.mkdir()
-    for f in ('settings.ini', 'setup.py', 'README.md', 'LICENSE'): shutil.copy(ROOT/f, src)
-    for d in ('grok_nb', 'nbs', 'tests'): shutil.copytree(ROOT/d, src/d, symlinks=True, ignore=shutil.ignore_patterns('__pycache__'))
-    run(*PIP, 'wheel', '-q', '--no-deps', '--no-index', '--no-build-isolation', '-w', tmp, src)
+    for f in ('settings.ini', 'setup.py', 'MANIFEST.in', 'README.md', 'LICENSE'): shutil.copy(ROOT/f, src)
+    for d in ('grok_nb', 'nbs', 'tests'): shutil.copytree(ROOT/d, src/d, symlinks=True, ignore=shutil.ignore_patterns('__pycache__', 'shots'))
+    # by way of a source archive, since that is how others build: what the archive lacks, the wheel lacks
+    run(sys.executable, 'setup.py', '-q', 'sdist', '-d', tmp, cwd=src)
+    run(*PIP, 'wheel', '-q', '--no-deps', '--no-index', '--no-build-isolation', '-w', tmp, next(tmp.glob('*.tar.gz')))
     return next(tmp.glob('*.whl'))
 
 
@@ -59,7 +61,16 @@ def test_wheel_has_the_package_and_nothing_else(wheel):
     assert {n.split('/')[0] for n in names} == {'grok_nb', next(n for n in names if n.endswith('METADATA')).split('/')[0]}
     want = {str(f.relative_to(ROOT)) for f in (ROOT/'grok_nb').rglob('*.py')}
     assert {n for n in names if n.endswith('.py')} == want
-    assert not [n for n in names if n.endswith('.ipynb')]
+    assert [n for n in names if n.endswith('.ipynb')] == ['grok_nb/lab/laboratory.ipynb']
+
+
+def test_the_laboratory_is_shipped_and_copied_to_where_it_may_be_saved(wheel, installed, tmp_path):
+    want = (ROOT/'nbs/lab/12_laboratory.ipynb').read_bytes()
+    assert zipfile.ZipFile(wheel).read('grok_nb/lab/laboratory.ipynb') == want
+    code = f'import sys; sys.path.insert(0, {str(installed)!r}); from grok_nb.lab.serve import notebook; print(*notebook(), sep="\\n")'
+    where, root = run(sys.executable, '-I', '-c', code, cwd=tmp_path).splitlines()
+    assert Path(where) == Path(root)/'laboratory.ipynb' and Path(root) == tmp_path.resolve()
+    assert Path(where).read_bytes() == want
 
 
 def test_wheel_metadata(wheel, cfg):
@@ -69,6 +80,9 @@ def test_wheel_metadata(wheel, cfg):
     assert f"\nRequires-Python: >={cfg['min_python']}\n" in meta
     need = {canonicalize_name(Requirement(o).name) for o in re.findall(r'^Requires-Dist: (.+)$', meta, re.M) if 'extra ==' not in o}
     assert need == {canonicalize_name(Requirement(o).name) for o in shlex.split(cfg['requirements'])}
+    for extra in ('dev', 'lab'):
+        more = {canonicalize_name(Requirement(o).name) for o in re.findall(rf'^Requires-Dist: (.+); extra == .{extra}.$', meta, re.M)}
+        assert more == {canonicalize_name(Requirement(o).name) for o in shlex.split(cfg[f'{extra}_requirements'])}
 
 
 def test_wheel_imports_from_where_it_was_installed(installed, cfg, tmp_path):
@@ -125,7 +139,7 @@ def test_every_requirement_is_pinned_once(cfg, pins, python, system):
     names = [canonicalize_name(p.name) for p in live]
     assert len(names) == len(set(names))
     at = {canonicalize_name(p.name): str(p.specifier)[2:] for p in live}
-    for o in shlex.split(f"{cfg['requirements']} {cfg['dev_requirements']}"):
+    for o in shlex.split(f"{cfg['requirements']} {cfg['dev_requirements']} {cfg['lab_requirements']}"):
         r = Requirement(o)
         if r.marker and not r.marker.evaluate(env): continue
         name = canonicalize_name(r.name)
