@@ -1,8 +1,9 @@
-"What the tests share: a small experiment, and a picture of a folder's bytes."
+"What the tests share: a small experiment, a picture of a folder's bytes, and a browser."
 import multiprocessing as mp
 import os
 
 import pytest
+from browser import FLAGS, chromium
 from hypothesis import settings
 from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic
 
@@ -28,3 +29,14 @@ def picture():
     def take(path, skip=()):
         return {str(f.relative_to(path)): f.read_bytes() for f in sorted(path.rglob('*')) if f.is_file() and f.name not in skip}
     return take
+
+
+@pytest.fixture(scope='session')
+def browser():
+    "The machine's own Chromium. One for all, since Playwright does not run twice at a time."
+    chrome = chromium()
+    from playwright.sync_api import sync_playwright
+    with sync_playwright() as pw:
+        browser = pw.chromium.launch(executable_path=chrome, args=FLAGS)
+        yield browser
+        browser.close()

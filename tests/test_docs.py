@@ -18,8 +18,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = dict(tasks='Tasks', models='Models', train='Training', analysis='Analysis', theory='Theory', papers='Papers', lab='Lab')
-# `--no-sandbox` because a container's root may not use the sandbox; the others keep the browser off the network
-CHROME_FLAGS = '--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync'.split()
 MATHML = set('math mi mn mo ms mtext mspace mrow mfrac msqrt mroot mstyle mpadded mphantom menclose msub msup msubsup munder mover munderover mtable mtr mtd'.split())
 VOID = {'area', 'base', 'br', 'col', 'embed', 'hr', 'img', 'input', 'link', 'meta', 'source', 'track', 'wbr'}
 
@@ -245,17 +243,6 @@ def url(site):
         threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f'http://127.0.0.1:{server.server_port}/'
         server.shutdown()
-
-
-@pytest.fixture(scope='session')
-def browser():
-    chrome = next(filter(None, map(shutil.which, ('chromium', 'chromium-browser', 'google-chrome'))), None)
-    if not chrome: pytest.skip('needs chromium, chromium-browser or google-chrome on the PATH')
-    sync_api = pytest.importorskip('playwright.sync_api')
-    with sync_api.sync_playwright() as pw:
-        browser = pw.chromium.launch(executable_path=chrome, args=CHROME_FLAGS)
-        yield browser
-        browser.close()
 
 
 def open_page(browser, size, scheme, wrong):

@@ -1,0 +1,262 @@
+"The laboratory as a person uses it: in a real browser, in JupyterLab and as an app with Voila."
+import contextlib
+import re
+import time
+import urllib.error
+import urllib.request
+
+import pytest
+from browser import Lab, served, until
+from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic, fit, open_run, preset, timeline
+from grok_nb.lab.jobs import jobs
+
+KINDS = dict(lab='JupyterLab', app='Voila')
+
+
+@pytest.fixture(scope='module', params=list(KINDS), ids=list(KINDS.values()))
+def server(request, browser, tmp_path_factory):
+    "The laboratory, served by `grok-nb lab`, with two runs in its store"
+    folder = tmp_path_factory.mktemp(request.param)
+    exp = Experiment(ModularArithmetic('+', p=11, train_frac=.6), MLP(width=16, act='square'), AdamW(lr=.01, wd=1.), steps=150, seeds=2, keep=6)
+    runs = [fit(exp.but(wd=wd), folder/'store') for wd in (1., .1)]
+    with served(request.param, folder) as s:
+        s.runs = runs
+        yield s
+
+
+@contextlib.contextmanager
+def opened(browser, server, size=(1280, 900), theme='light'):
+    "A page of its own with the laboratory in it"
+    context = browser.new_context(viewport=dict(zip(('width', 'height'), size)), color_scheme=theme)
+    lab = Lab(server, context.new_page())
+    try: yield lab.open(theme)
+    except Exception:
+        lab.shot('failed')
+        raise
+    finally:
+        with contextlib.suppress(Exception): lab.page.goto('about:blank')    # lets the app stop its kernel
+        context.close()
+
+
+@pytest.fixture(scope='module')
+def page(browser, server):
+    "The page that most tests share, one after the other"
+    with opened(browser, server) as lab: yield lab
+
+
+@pytest.fixture
+def lab(page, request):
+    "The shared page; afterwards a picture of it is kept, and nothing may have gone wrong in it"
+    page.complaints()
+    yield page
+    page.shot(request.node.originalname.removeprefix('test_'))
+    for j in jobs(page.server.store): j.stop()
+    assert page.complaints() == []
+
+
+# --- at the door ---------------------------------------------------------------------------------------------------
+
+def status(url, **kw):
+    "What a server answers, without following it elsewhere"
+    class Stay(urllib.request.HTTPRedirectHandler):
+        def redirect_request(self, *args): return None
+    try: return urllib.request.build_opener(Stay).open(urllib.request.Request(url, **kw), timeout=60).status
+    except urllib.error.HTTPError as e: return e.code
+
+
+def test_nobody_comes_in_without_the_token(server):
+    root = '/'.join(server.url.split('/')[:3])
+    kernel = f'{root}/api/kernels/00000000-0000-0000-0000-000000000000'
+    assert status(server.plain) == status(f'{server.plain}?token=wrong') == 302      # to a page that asks for it
+    assert status(kernel) == status(kernel, method='DELETE') == status(f'{kernel}/channels') == 403
+    assert status(f'{root}/voila/files/a.png') == 403
+    assert status(f'{kernel}?token={server.token}') == 404
+
+
+# --- a session -----------------------------------------------------------------------------------------------------
+
+def choose(lab, name):
+    "Put a preset into the form"
+    lab.tab('Choose').click()
+    menu = lab.box.locator('.gnb-presets select')
+    menu.wait_for()
+    options = menu.locator('option').all_inner_texts()
+    menu.select_option(next(o for o in options if o.split()[0] == name))
+    until(lab.button('Run').is_enabled)
+
+
+def step_of(lab):
+    "The step that the page shows"
+    found = re.search(r'step ([\d,]+) of', lab.box.inner_text())
+    return int(found[1].replace(',', '')) if found else -1
+
+
+def start(lab, name):
+    "Run a preset and wait until it trains"
+    choose(lab, name)
+    lab.button('Run').click()
+    lab.text(re.compile('Training, step .* steps/s|Finished')).wait_for()
+
+
+def test_opens(lab):
+    for name in ('Choose', 'Run', 'Look', 'Compare', 'Sweep'): assert lab.tab(name).is_visible()
+    assert lab.button('Run').is_enabled()
+
+
+def test_a_preset_runs_until_it_groks(lab):
+    choose(lab, 'permutations')
+    lab.button('Run').click()
+    lab.text(re.compile('Training, step')).wait_for()
+    lab.text(re.compile('Finished, step')).wait_for()
+    known = timeline(open_run(preset('permutations'), lab.server.store).history).generalised.notna().sum()
+    assert known > 4                                      # more than half of them grok
+    lab.text(f'8 of 8 replicas have memorised, {known} have generalised').wait_for()
+    assert lab.box.locator('svg.gnb-picture').locator('visible=true').count() >= 3
+
+
+def test_pause_and_resume_answer_within_a_second(lab):
+    start(lab, 'modular-addition')
+    took = {}
+    for press, then in (('Pause', 'Paused'), ('Resume', 'Training')):
+        begun = time.monotonic()
+        lab.button(press).click()
+        lab.text(re.compile(f'{then}, step')).wait_for()
+        took[press] = time.monotonic() - begun
+        if press == 'Pause':
+            held = step_of(lab)
+            lab.page.wait_for_timeout(1500)
+            assert step_of(lab) == held
+    lab.button('Stop').click()
+    lab.text(re.compile('Stopped, step')).wait_for()
+    assert step_of(lab) >= held
+    assert max(took.values()) < 2, took       # the worker's second, and the page's look twice a second
+
+
+def test_a_lost_kernel_loses_nothing(lab):
+    start(lab, 'modular-addition-strong-decay')
+    until(lambda: step_of(lab) > 20)
+    before = step_of(lab)
+    lab.again()
+    lab.tab('Run').click()
+    lab.text(re.compile('(Training|Finished), step')).wait_for()
+    assert step_of(lab) >= before
+    lab.text(re.compile('Finished, step 800 of 800')).wait_for()
+    assert 'have generalised' in lab.box.inner_text()
+
+
+def test_a_mistake_is_explained_beside_its_field(lab):
+    lab.tab('Choose').click()
+    field = lab.label('steps')
+    good = field.input_value()
+    field.fill('many')
+    lab.text(re.compile('steps must be a whole number')).wait_for()
+    assert lab.button('Run').is_disabled()
+    field.fill(good)
+    until(lab.button('Run').is_enabled, 10)
+    assert lab.box.get_by_role('alert').locator('visible=true').count() == 0
+
+
+def drawn(lab):
+    "All pictures that are seen"
+    return lab.box.locator('svg.gnb-picture').locator('visible=true').evaluate_all('all => all.map(e => e.outerHTML).join()')
+
+
+def test_scrubbing_goes_through_the_checkpoints(lab):
+    lab.tab('Look').click()
+    lab.label('Run').select_option(index=1)
+    handle = lab.box.locator('.noUi-handle').locator('visible=true').first
+    handle.wait_for()
+    readout = lab.box.locator('.widget-readout').locator('visible=true').first
+    until(lambda: drawn(lab))
+    seen = {}
+    for press in (None, 'ArrowLeft', 'ArrowLeft'):
+        before = drawn(lab)
+        if press:
+            handle.focus()
+            lab.page.keyboard.press(press)
+            until(lambda: drawn(lab) != before)
+        until(lambda: 'drawing' not in lab.box.inner_text())
+        seen[int(re.sub(r'\D', '', readout.inner_text()))] = drawn(lab)
+    assert len(seen) == 3 and list(seen) == sorted(seen, reverse=True) and len(set(seen.values())) == 3
+
+
+def test_two_runs_are_compared_and_copied(lab):
+    lab.tab('Compare').click()
+    ids = [r.config.id for r in lab.server.runs]
+    for id in ids: lab.label(id[:6]).check()
+    lab.box.get_by_text('save as PNG').locator('visible=true').first.wait_for()
+    times = lab.box.locator('table').locator('visible=true').last.inner_text()
+    assert 'wd=0.1' in times and re.search(r'wd=1\b', times)
+    lab.page.context.grant_permissions(['clipboard-read', 'clipboard-write'])
+    lab.button('Copy Python cell').click()
+    lab.text('Copied').wait_for()
+    cell, ns = lab.page.evaluate('navigator.clipboard.readText()'), {}
+    exec(cell.partition('run = fit')[0], ns)
+    assert ns['exp'] in [r.config for r in lab.server.runs]
+    lab.button('Untick all').click()
+
+
+def test_a_sweep_fills_its_diagram_and_a_cell_opens_its_run(lab):
+    choose(lab, 'permutations')
+    lab.label('steps').fill('60')
+    until(lab.button('Run').is_enabled)
+    lab.tab('Sweep').click()
+    values = lab.box.get_by_label('values', exact=True).locator('visible=true')
+    for i, text in enumerate(('0.3, 1', '0.5, 0.8')): values.nth(i).fill(text)
+    cells = lab.box.locator('.gnb-cell').locator('visible=true')
+    until(lambda: cells.count() == 4 and lab.button('Start').is_enabled())
+    lab.button('Start').click()
+    lab.text('4 of 4 cells: finished').wait_for()
+    lab.shot('sweep-finished')
+    cells.first.click()
+    lab.label('Replica').wait_for()
+    until(lambda: drawn(lab))
+
+
+def focused(page):
+    "The text of what has the keyboard"
+    return page.evaluate('(document.activeElement.textContent || document.activeElement.value || "").trim()')
+
+
+def tab_to(lab, name, most=200):
+    "Press Tab until something with this text has the keyboard"
+    for _ in range(most):
+        lab.page.keyboard.press('Tab')
+        if focused(lab.page) == name: return
+    raise AssertionError(f'{name} is not reached by {most} presses of Tab')
+
+
+def test_everything_can_be_done_with_the_keyboard(lab):
+    choose(lab, 'modular-addition')
+    lab.tab('Look').click()
+    lab.tab('Look').focus()
+    lab.page.keyboard.press('Shift+Tab')
+    lab.page.keyboard.press('Shift+Tab')
+    assert focused(lab.page) == 'Choose'
+    lab.page.keyboard.press('Space')
+    lab.label('steps').wait_for()
+    tab_to(lab, 'Run')                                   # of the tabs
+    tab_to(lab, 'Run')                                   # of the form
+    assert lab.button('Run').evaluate('e => e === document.activeElement')
+    lab.page.keyboard.press('Space')
+    lab.text(re.compile('Training, step')).wait_for()
+    tab_to(lab, 'Stop')
+    lab.page.keyboard.press('Enter')
+    lab.text(re.compile('Stopped, step')).wait_for()
+
+
+@pytest.mark.parametrize('theme', ['light', 'dark'])
+def test_panels_fit_the_screen(browser, server, page, theme):
+    with contextlib.ExitStack() as stack:
+        lab = page if theme == 'light' else stack.enter_context(opened(browser, server, theme=theme))
+        wide = {}
+        for width in (1280, 1920):
+            lab.page.set_viewport_size(dict(width=width, height=1000))
+            for name in ('Choose', 'Run', 'Look', 'Compare', 'Sweep'):
+                lab.tab(name).click()
+                lab.page.wait_for_timeout(600)
+                lab.shot(f'{name.lower()}-{width}-{theme}')
+                if bad := lab.too_wide(): wide[name, width] = bad
+        assert wide == {} and lab.complaints() == []
+        lab.box.evaluate("e => { e.lastElementChild.style.minWidth = '3000px' }")       # and this would have been seen
+        assert lab.too_wide() != []
