@@ -279,10 +279,21 @@ def lab(
     from grok_nb.lab.serve import serve
     serve(as_app, port, token, theme, browser, store)
 
-# %% ../../nbs/lab/01_cli.ipynb #d543e0ff
+# %% ../../nbs/lab/01_cli.ipynb #450727ab
+def _bench_live(quick, path):
+    "What it costs to watch a run in the laboratory; its numbers go beside those of the steps."
+    from grok_nb.lab.live import in_words, live_cost
+    from grok_nb.train.store import write_atomic
+    cost = live_cost(rounds=3 if quick else 9)
+    typer.echo(f'{in_words(cost)}\n')
+    if not path: return
+    write_atomic(Path(path).with_name('live.json'), json.dumps(cost, indent=1).encode())
+    typer.echo(f"numbers: {Path(path).with_name('live.json')}")
+
+# %% ../../nbs/lab/01_cli.ipynb #6b3aedd8
 @app.command()
 def bench(
-    rows: _option(str, "Which rows, e.g. 'parity*'.") = '*',
+    rows: _option(str, "Which rows, e.g. 'parity*'; 'live' is what watching costs.") = '*',
     quick: _option(bool, 'A few rounds and smaller sizes: a minute rather than several.') = False,
     json: _option(Optional[str], 'Write the numbers to this file.') = None,
     out: _option(Optional[str], 'Write bench.json and scaling.png, how cost grows, here.') = None,
@@ -290,8 +301,10 @@ def bench(
     "Compare the CPU time of a training step with that of the usual loop; print a table of ratios."
     if out: _check_out(out)
     if json: _check_out(Path(json).parent)
-    from grok_nb.lab.bench import about, bench as run, plot_scaling, scaling, table
     path = json or (Path(out)/'bench.json' if out else None)
+    if rows in ('*', 'live'): _bench_live(quick, path)
+    if rows == 'live': return
+    from grok_nb.lab.bench import about, bench as run, plot_scaling, scaling, table
     result = run(rows, quick, path)
     typer.echo(f'{about(result)}\n\n{table(result).to_string()}\n')
     if out:
