@@ -97,12 +97,12 @@ def _entry(exp, entry, **more):
     line = dict(step=step, loss=loss.tolist(), accuracy=acc.tolist(), **more)
     return json.dumps(line) + '\n'
 
-# %% ../../nbs/lab/04_jobs.ipynb #46f06f35
+# %% ../../nbs/lab/04_jobs.ipynb #9a1f9c50
 class Feed:
     "Writes what a page shows of a run while it trains."
     def __init__(self,
         path, # The file
-        most:float=.03, # Share of the time that it may take
+        most:float=.02, # Share of the time that it may take
     ): self.path, self.most, self.spent, self.begun = Path(path), most, 0., None
 
     def __call__(self,
@@ -114,7 +114,7 @@ class Feed:
             self.begun = now
             before = ''.join(_entry(exp, e) for e in s.history[:-1])
             if before and not self.path.exists(): self._write(before)
-        allowed = self.most*(3 + now - self.begun)      # a little in advance, for the first steps
+        allowed = self.most*(2 + now - self.begun)      # a little in advance, for the first steps
         more = _weights(exp, s.bank) if s.step == exp.steps or self.spent <= allowed else {}
         self._write(_entry(exp, s.history[-1], **more))
         self.spent += time.perf_counter() - now
