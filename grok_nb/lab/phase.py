@@ -359,7 +359,7 @@ def _board(self):
     self.view = W.ToggleButtons(options=[(v, k) for k,v in _views.items()], value='phase',
                                 tooltips=['The commonest phase', 'Steps from memorising to '
                                           'generalising', 'Test accuracy at the end'],
-                                style={'button_width': '100px'})
+                                style={'button_width': 'auto'})
     self.delay = W.BoundedIntText(value=100, min=1, max=10**9, description='grokking from',
                                   tooltip='A gap of so many steps or more is grokking',
                                   style={'description_width': '110px'},
