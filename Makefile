@@ -67,7 +67,7 @@ test-nbs: setup ## Run every notebook at smoke scale
 
 test-py: setup ## Run what a notebook cannot show (pytest)
 	$(call say,'tests (pytest)')
-	@$(BIN)/python dev/fresh.py 1200 $(BIN)/python -m pytest -q tests
+	@$(BIN)/python dev/fresh.py 1200 $(BIN)/python -m pytest -q -rs tests
 
 docs: setup ## Build the site in _docs/
 	@$(BIN)/python dev/docs.py
@@ -89,7 +89,7 @@ constraints: setup ## Pin all packages anew in constraints.txt (UPGRADE=1: the n
 	@sh dev/constraints.sh
 
 clean: ## Remove what was built; keeps .venv and the trained runs in .grok_nb
-	rm -rf _docs _site_src demo bench build dist ./*.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache
+	rm -rf _docs _site_src demo bench build dist tests/shots ./*.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache
 	@find . -path ./.venv -prune -o -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -exec rm -rf {} +
 
 distclean: clean ## Remove .venv too
