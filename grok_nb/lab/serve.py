@@ -5,10 +5,11 @@
 # %% auto #0
 __all__ = ['notebook', 'pick_port', 'pick_token', 'serve']
 
-# %% ../../nbs/lab/13_serve.ipynb #117f2908
+# %% ../../nbs/lab/13_serve.ipynb #12a70abb
 import os, re, secrets, shutil, socket, webbrowser
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from urllib.parse import quote
 from ..tasks.config import ConfigError, refuse
 from ..train.store import Store
@@ -34,7 +35,7 @@ def notebook(
         refuse('lab', 'folder', str(copy.parent), f'one you may write to ({e.strerror})')
     return copy, copy.parent
 
-# %% ../../nbs/lab/13_serve.ipynb #784ed7e0
+# %% ../../nbs/lab/13_serve.ipynb #e6988538
 def _free(port):
     "Whether a port can be had."
     with socket.socket() as s:
@@ -53,6 +54,7 @@ def pick_port(
         refuse('lab', '--port', wish, 'a free port between 1 and 65535')
     return wish
 
+# %% ../../nbs/lab/13_serve.ipynb #48476c45
 def pick_token(
     wish:str=None, # A token of your own; None: a random one
 )->str:
@@ -62,7 +64,7 @@ def pick_token(
         refuse('lab', '--token', wish, '8 or more of the characters A-Z a-z 0-9 _ . ~ -')
     return wish
 
-# %% ../../nbs/lab/13_serve.ipynb #70990527
+# %% ../../nbs/lab/13_serve.ipynb #27d916a9
 def _handlers():
     "Voila's handlers that must behave otherwise here."
     from voila.shutdown_kernel_handler import VoilaShutdownKernelHandler as Shut
@@ -75,6 +77,7 @@ def _handlers():
         def check_xsrf_cookie(self): pass
     return {Page: Offline, Shut: Leave}
 
+# %% ../../nbs/lab/13_serve.ipynb #1e9a8ef5
 def _voila(announce):
     "A Voila that announces itself, with these handlers."
     from voila.app import Voila
@@ -101,7 +104,7 @@ def _jupyterlab(announce):
     class Laboratory(LabApp): serverapp_class, __module__ = Server, LabApp.__module__
     return Laboratory
 
-# %% ../../nbs/lab/13_serve.ipynb #18de4ff0
+# %% ../../nbs/lab/13_serve.ipynb #1b244026
 def _args(**parts):
     "Settings as the words of a command line, which outdo those of files."
     return [f'--{part}.{k}={o}' for part,own in parts.items() for k,v in own.items()
@@ -120,6 +123,7 @@ def _app_args(nb, port, token, theme):
         VoilaExecutor=dict(timeout=None, startup_timeout=300),
         MappingKernelManager=dict(cull_idle_timeout=3600, cull_interval=60))]
 
+# %% ../../nbs/lab/13_serve.ipynb #139f3629
 def _lab_args(root, port, token):
     "What JupyterLab is told."
     root_user = getattr(os, 'geteuid', lambda: 1)() == 0
@@ -128,11 +132,12 @@ def _lab_args(root, port, token):
         ServerApp=_both | dict(port=port, root_dir=root, answer_yes=True, allow_root=root_user),
         IdentityProvider=dict(token=token))
 
-# %% ../../nbs/lab/13_serve.ipynb #5e53484a
+# %% ../../nbs/lab/13_serve.ipynb #7079725d
 def _need(package):
     if not find_spec(package):
         raise ConfigError(f"lab: {package} is not installed: pip install 'grok-nb[lab]'")
 
+# %% ../../nbs/lab/13_serve.ipynb #92d55db0
 def serve(
     app:bool=False, # As an app with Voila, rather than in JupyterLab
     port:int=None, # A port that must be had; None: a free one
@@ -154,6 +159,6 @@ def serve(
     def announce():
         print(f"Laboratory: {url}\nRuns: {os.environ['GROK_NB_STORE']}\n"
               'Ctrl-C stops the page; training that is under way goes on.', flush=True)
-        if browser: webbrowser.open(url)
+        if browser: Thread(target=webbrowser.open, args=(url,), daemon=True).start()
     try: (_voila if app else _jupyterlab)(announce).launch_instance(args)
     except KeyboardInterrupt: raise SystemExit(130) from None            # before it listened
