@@ -165,12 +165,13 @@ class Choose:
         desk.listen('store', lambda *_: self._refresh())
         self._changed()
 
-# %% ../../nbs/lab/06_choose.ipynb #1da0f312
+# %% ../../nbs/lab/06_choose.ipynb #8597436c
 def _build(self):
     "The widgets above the form, and the fold below it."
     wide = W.Layout(width='auto')
     options = [_option(n) for n in presets]
-    self.list = W.Select(options=options, value=self.base, rows=9, layout=wide)
+    self.list = W.Select(options=options, value=self.base, rows=9, layout=wide,
+                         description='Preset', style={'description_width': '50px'})
     self.list.tooltip = 'Experiments that are known to show something'
     self.list.add_class('gnb-presets')
     self.list.observe(self._picked, 'value')

@@ -43,7 +43,7 @@ class Laboratory:
     def _repr_mimebundle_(self, **kw):
         return {**(self.box._repr_mimebundle_(**kw) or {}), 'text/plain': repr(self)}
 
-# %% ../../nbs/lab/11_page.ipynb #0317e205
+# %% ../../nbs/lab/11_page.ipynb #f167503f
 def _connect(self):
     "Let the panels work together, and find what is under way."
     self.front.observe(lambda _: self._reveal(), 'value')
@@ -57,6 +57,7 @@ def _connect(self):
     self._reveal()
     _begin_pulse(self)
 
+# %% ../../nbs/lab/11_page.ipynb #f3b000b2
 def _show(self,
     panel:str, # 'choose', 'run', 'look', 'compare' or 'sweep'
 ):
@@ -66,6 +67,8 @@ def _show(self,
 def _reveal(self):
     for k,p in self.panels.items():
         p.box.layout.display = 'flex' if k == self.front.value else 'none'
+    look, watch = self.panels['look'], self.panels['run']
+    if self.front.value == 'look' and look.film is None and watch.job: look.open(watch.job.ids[0])
 
 Laboratory._connect, Laboratory.show, Laboratory._reveal = _connect, _show, _reveal
 

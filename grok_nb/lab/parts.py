@@ -67,9 +67,9 @@ def picture(
            'xmlns:xlink="http://www.w3.org/1999/xlink">')
     return new + text[head.end():].replace(ink, 'currentColor')
 
-# %% ../../nbs/lab/03_parts.ipynb #5f89f458
+# %% ../../nbs/lab/03_parts.ipynb #228f56f6
 css = '''<style>
-.gnb{color:var(--jp-ui-font-color1);width:100%;max-width:1600px;margin:0 auto;overflow:visible}
+.gnb{color:var(--jp-ui-font-color1);width:100%;max-width:1600px;overflow:visible}
 .gnb .widget-html,.gnb .widget-html-content{line-height:1.4;overflow:visible;height:auto}
 .gnb .widget-label{color:var(--jp-ui-font-color1)}
 .gnb-picture{display:block;width:100%;height:auto;color:var(--jp-ui-font-color1)}
