@@ -353,7 +353,7 @@ def _form(self):
     for w in (self.xs, self.ys): w.observe(lambda c: self._guard(self._edited), 'value')
     return card('Sweep', self.base, row(left, right), self.sum, self.go, basis=300)
 
-# %% ../../nbs/lab/10_phase.ipynb #46b014ba
+# %% ../../nbs/lab/10_phase.ipynb #5bd31994
 def _board(self):
     "The diagram with its axes, the colours and their legend."
     self.view = W.ToggleButtons(options=[(v, k) for k,v in _views.items()], value='phase',
@@ -553,11 +553,11 @@ def _look(self, budget=.06):
 
 Phase._read, Phase._look = _read, _look
 
-# %% ../../nbs/lab/10_phase.ipynb #fb1a5091
+# %% ../../nbs/lab/10_phase.ipynb #e23eefa1
 def _read_on(self):
     "Read what there is: a little at once, the rest in the background."
     new, all_read = self._look()
-    if new: self._paint()
+    if new: self._progress() if self.job else self._paint()
     if all_read or getattr(self, '_reader', None) and self._reader.is_alive(): return
     self._reader = threading.Thread(target=self._bites, daemon=True)
     self._reader.start()
@@ -567,7 +567,7 @@ def _bites(self):
     while not all_read:
         with self._lock:
             new, all_read = self._look()
-            if new: self._guard(self._paint)
+            if new: self._guard(self._progress if self.job else self._paint)
         time.sleep(.02)                                    # others want the lock too
 
 def _forget(self):

@@ -248,7 +248,7 @@ def _power_stage(steps, name, axis, top):
     room = (left, .19, width, .77)
     return Stage(steps, .5, n + .5, f'Power by {name} over steps.', area=room, dress=dress)
 
-# %% ../../nbs/lab/07_watch.ipynb #a0502a59
+# %% ../../nbs/lab/07_watch.ipynb #2baecf9f
 def power_picture(
     t:Trace, # What to draw
     replica:int=0, # Whose; each network has frequencies of its own
@@ -257,7 +257,7 @@ def power_picture(
     "Power of the first layer over what its inputs are made of, and steps."
     (step, p), (name, axis) = t.power, spectrum_axis(t.exp)
     p = p[:, replica]
-    top = min(1., .05*np.ceil(p.max()/.05 + 1e-9))
+    top = min(1., .02*np.ceil(p.max()/.02 + 1e-9))
     stage = _power_stage(t.exp.steps, name, tuple(axis), float(top))
     at = 10**np.linspace(*stage.ends[0], columns)
     rows = np.searchsorted(step, at, 'right') - 1                  # the last look before
