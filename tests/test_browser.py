@@ -212,6 +212,9 @@ def test_a_sweep_fills_its_diagram_and_a_cell_opens_its_run(lab):
     cells.first.click()
     lab.label('Replica').wait_for()
     until(lambda: drawn(lab))
+    lab.tab('Sweep').click()
+    for i, text in enumerate(('2, 5', '0.55, 0.65')): values.nth(i).fill(text)
+    until(lambda: all(not c.strip() for c in cells.all_inner_texts()))     # nothing is left of the other sweep
 
 
 def focused(page):

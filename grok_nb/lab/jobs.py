@@ -6,7 +6,7 @@
 __all__ = ['weight_norm', 'spectrum_axis', 'first_layer_power', 'Feed', 'Reader', 'Pulse', 'revive', 'work', 'Status', 'Job',
            'enlist', 'start', 'jobs', 'within_memory', 'expectation', 'serve', 'Spare']
 
-# %% ../../nbs/lab/04_jobs.ipynb #097599e3
+# %% ../../nbs/lab/04_jobs.ipynb #f3d86481
 import datetime, importlib, json, os, re, shutil, subprocess, sys, threading, time, uuid
 from collections import deque
 from contextlib import contextmanager
@@ -25,7 +25,6 @@ from ..tasks.modular import ModularArithmetic
 from ..train.checkup import built_in
 from ..train.experiment import Experiment
 from ..train.fit import fit, watching
-from ..train.run import tidy
 from ..train.store import Store, StoreError, write_atomic
 
 # %% ../../nbs/lab/04_jobs.ipynb #defe0416
@@ -85,19 +84,19 @@ def _by_input(bank, n):
     if W is None: refuse('first_layer_power', 'model', bank.model, 'one with a row for each input')
     return W.detach().double().square().mT
 
-# %% ../../nbs/lab/04_jobs.ipynb #15e1486e
+# %% ../../nbs/lab/04_jobs.ipynb #e7398708
 def _weights(exp, bank):
     "What a line says of the weights."
     power = [[round(p, 4) for p in r] for r in first_layer_power(exp, bank)]
     return dict(norm=weight_norm(bank), power=power)
 
-def _entry(exp, entry, **more):
+def _entry(entry, **more):
     "A measurement as a line."
     step, loss, acc, _ = entry
     line = dict(step=step, loss=loss.tolist(), accuracy=acc.tolist(), **more)
     return json.dumps(line) + '\n'
 
-# %% ../../nbs/lab/04_jobs.ipynb #9a1f9c50
+# %% ../../nbs/lab/04_jobs.ipynb #e002668e
 class Feed:
     "Writes what a page shows of a run while it trains."
     def __init__(self,
@@ -112,11 +111,11 @@ class Feed:
         now = time.perf_counter()
         if self.begun is None:
             self.begun = now
-            before = ''.join(_entry(exp, e) for e in s.history[:-1])
+            before = ''.join(_entry(e) for e in s.history[:-1])
             if before and not self.path.exists(): self._write(before)
         allowed = self.most*(2 + now - self.begun)      # a little in advance, for the first steps
         more = _weights(exp, s.bank) if s.step == exp.steps or self.spent <= allowed else {}
-        self._write(_entry(exp, s.history[-1], **more))
+        self._write(_entry(s.history[-1], **more))
         self.spent += time.perf_counter() - now
 
     def _write(self, text):
@@ -144,19 +143,15 @@ class Reader:
             self.lines.append(line)
         return bool(whole)
 
-# %% ../../nbs/lab/04_jobs.ipynb #76e59d9f
-def _history(self):
-    "The measurements as a tidy frame, or None while there are none."
-    if not self.lines: return None
-    values = {k: np.array([o[k] for o in self.lines], float) for k in ('loss', 'accuracy')}
-    return tidy([o['step'] for o in self.lines], **values)
-
-def _seen(self, name):
+# %% ../../nbs/lab/04_jobs.ipynb #83194319
+def _seen(self,
+    name:str, # 'loss', 'accuracy', 'norm' or 'power'
+)->tuple:
     "Steps and values of something that not every line has; `(E,)` and `(E, ...)`."
     some = [o for o in self.lines if o.get(name)]
     return np.array([o['step'] for o in some]), np.array([o[name] for o in some], float)
 
-Reader.history, Reader.seen = _history, _seen
+Reader.seen = _seen
 
 # %% ../../nbs/lab/04_jobs.ipynb #12835393
 def _write_quick(path, data):
@@ -240,15 +235,23 @@ def revive(
         load_chapters()                                 # chapters have configs of their own
         return from_dict(d, Experiment)
 
-# %% ../../nbs/lab/04_jobs.ipynb #3d3bd19a
+# %% ../../nbs/lab/04_jobs.ipynb #04c6b028
 def _one(exp, i, folder, job, pulse):
     "Train one experiment of a job; was it finished?"
     pulse.at, pulse.step, pulse.steps = i, 0, exp.steps
     feed = Feed(folder/f'feed.{i}.jsonl') if job['kind'] == 'run' else None
-    with watching(look=feed, ask=pulse.ask):
-        run = fit(exp, job['store'], job['device'], progress=False)
-    if feed and job['title'] and not run.name: run.folder.rename(job['title'][:80])
-    return run.finished
+    def look(e, s):
+        if feed.begun is None: _name(job, e)
+        feed(e, s)
+    with watching(look=look if feed else None, ask=pulse.ask):
+        return fit(exp, job['store'], job['device'], progress=False).finished
+
+# %% ../../nbs/lab/04_jobs.ipynb #cf6fb53e
+def _name(job, exp):
+    "Give a run the title of its job, unless it has a name."
+    folder = Store(job['store']).folder(exp)
+    if exp.id in job['ids'] and job['title'] and not folder.name:
+        folder.rename(job['title'][:80])
 
 def _work(folder, job, pulse):
     "Train all experiments of a job; gives the state it ends in."
@@ -303,7 +306,7 @@ class Status:
         "Is there a worker?"
         return self.state in ('starting', 'running', 'paused')
 
-# %% ../../nbs/lab/04_jobs.ipynb #c050fcec
+# %% ../../nbs/lab/04_jobs.ipynb #0fc6c1ce
 class Job:
     "Something that is trained in a process of its own."
     def __init__(self,
@@ -317,7 +320,12 @@ class Job:
 
     @property
     def experiments(self)->list: return [revive(d) for d in self._d['experiments']]
-    def reader(self, i:int=0)->Reader: return Reader(self.folder/f'feed.{i}.jsonl')
+    def reader(self,
+        i:int=0, # Of which experiment
+    )->Reader:
+        "Follows the feed of one of its experiments."
+        return Reader(self.folder/f'feed.{i}.jsonl')
+
     def __repr__(self): return f'Job {self.id}, {self.kind}: {self.title} ({self.status().state})'
 
 # %% ../../nbs/lab/04_jobs.ipynb #5615dccf
@@ -498,14 +506,14 @@ def serve(
         for fd in (1, 2): os.dup2(log.fileno(), fd)     # nobody may be at the other end soon
         return work(q['job'])
 
-# %% ../../nbs/lab/04_jobs.ipynb #54cb6553
+# %% ../../nbs/lab/04_jobs.ipynb #ff2962b0
 class Spare:
     "A worker that is warm already."
     def __init__(self,
         store=None, # Whose
     ):
         self.store, self.lock = store, threading.RLock()
-        self.process, self.n, self.then = None, 0, {}
+        self.process, self.n, self.then, self.asked = None, 0, {}, 0.
 
     def warm(self):
         "Start it, unless it is there."
@@ -534,15 +542,17 @@ def _listen(self, p):
 Spare._listen = _listen
 _broke_off = 'the trial broke off: the experiment may be too large for this machine'
 
-# %% ../../nbs/lab/04_jobs.ipynb #d6fc9b32
+# %% ../../nbs/lab/04_jobs.ipynb #57b85adf
 def _expect(self,
     exp:Experiment, # What would be trained
     then, # Called with what `expectation` gives, or with a dict that has an `error`; later
 ):
     "Ask what a run would take; a newer question lets older ones go."
     with self.lock:
+        stuck = self.then and time.monotonic() - self.asked > 3
+        if stuck: self.close()                          # with a trial that nobody wants any more
         self.warm()
-        self.n += 1
+        self.n, self.asked = self.n + 1, time.monotonic()
         self.then = {self.n: then}
         try: self._send(dict(n=self.n, exp=to_dict(exp)))
         except OSError: then(dict(error='the trial run could not be started'))

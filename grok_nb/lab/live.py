@@ -15,12 +15,15 @@ from ..train.experiment import Experiment
 from ..train.fit import fit, watching
 from ..train.presets import preset
 
-# %% ../../nbs/lab/14_live.ipynb #6809668c
+# %% ../../nbs/lab/14_live.ipynb #8d39f1ea
 class Clock:
     "Adds up the CPU time of calls, in whichever thread they happen."
     def __init__(self): self.spent = 0.
 
-    def __call__(self, f):
+    def __call__(self,
+        f, # What is called
+    ):
+        "The same function, on the clock."
         def timed(*args, **kw):
             begun = time.thread_time()
             try: return f(*args, **kw)
@@ -46,7 +49,7 @@ def _page_cost(folder, job, rounds):
         del job.status
     return float(np.median(spent))
 
-# %% ../../nbs/lab/14_live.ipynb #de50cc25
+# %% ../../nbs/lab/14_live.ipynb #b2b3d26c
 def _watched(exp, job):
     "Train as a worker does; CPU seconds of everything, and of being watched."
     clock, feed, pulse = Clock(), Feed(job.folder/'feed.0.jsonl'), Pulse(job.folder, 1)
@@ -58,6 +61,7 @@ def _watched(exp, job):
     pulse.thread.join()
     return cpu, clock.spent
 
+# %% ../../nbs/lab/14_live.ipynb #130cf7c6
 def live_cost(
     exp:Experiment=None, # What is trained; addition modulo 59 with eight replicas if left out
     rounds:int=5, # How often each side is measured, in turns

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['Laboratory']
 
-# %% ../../nbs/lab/11_page.ipynb #1ba9f403
-import threading, time, weakref
+# %% ../../nbs/lab/11_page.ipynb #f3d1b8df
+import atexit, threading, time, weakref
 import ipywidgets as W
 from .choose import Choose
 from .jobs import Spare, jobs, start
@@ -57,7 +57,7 @@ def _connect(self):
     self._reveal()
     _begin_pulse(self)
 
-# %% ../../nbs/lab/11_page.ipynb #f3b000b2
+# %% ../../nbs/lab/11_page.ipynb #ea440961
 def _show(self,
     panel:str, # 'choose', 'run', 'look', 'compare' or 'sweep'
 ):
@@ -68,7 +68,8 @@ def _reveal(self):
     for k,p in self.panels.items():
         p.box.layout.display = 'flex' if k == self.front.value else 'none'
     look, watch = self.panels['look'], self.panels['run']
-    if self.front.value == 'look' and look.film is None and watch.job: look.open(watch.job.ids[0])
+    empty = look.film is None and look._why is None              # nothing was opened or deleted
+    if self.front.value == 'look' and empty and watch.job: look.open(watch.job.ids[0])
 
 Laboratory._connect, Laboratory.show, Laboratory._reveal = _connect, _show, _reveal
 
@@ -111,15 +112,24 @@ def _beat(ref, every=.5):
         page.tick()
         del page
 
-# %% ../../nbs/lab/11_page.ipynb #ce953f7b
+# %% ../../nbs/lab/11_page.ipynb #0deed4c1
 def _begin_pulse(page):
     for old in list(_pages): old.close()
     _pages.add(page)
-    threading.Thread(target=_beat, args=(weakref.ref(page),), daemon=True).start()
+    page.pulse = threading.Thread(target=_beat, args=(weakref.ref(page),), daemon=True)
+    page.pulse.start()
 
 def _close(self):
-    "End the pulse and the spare worker; what is being trained goes on."
+    "End the pulse, the spare worker and whatever is being drawn; what is being trained goes on."
     self.closed = True
     self.spare.close()
+    for p in self.panels.values():
+        if hasattr(p, 'rest'): p.rest()
+    if threading.current_thread() is not self.pulse: self.pulse.join(5)
+
+@atexit.register
+def _close_all():
+    "Python must not end while a thread is in the middle of a computation."
+    for page in list(_pages): page.close()
 
 Laboratory.tick, Laboratory.close = _tick, _close

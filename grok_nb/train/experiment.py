@@ -79,7 +79,7 @@ class Start(Config):
         "The weights that take the place of freshly drawn ones."
         raise NotImplementedError
 
-# %% ../../nbs/train/07_experiment.ipynb #184c8c32
+# %% ../../nbs/train/07_experiment.ipynb #15e8d14e
 def _int(v, low):
     "A whole number from `low`."
     if isinstance(v, bool) or not isinstance(v, Integral) or v < low: raise ValueError
@@ -93,7 +93,16 @@ def _ints(low, empty=False, one=None):
         return tuple(_int(o, low) for o in v)
     return to
 
-_seeds = ruled('a whole number >= 1, or a list of seeds >= 0', _ints(0, one=1), 1)
+# %% ../../nbs/train/07_experiment.ipynb #17297e91
+_most = 65_536 # replicas of one experiment
+
+def _some(v):
+    "A number of replicas, or their seeds; not more than a bank could ever hold."
+    v = _ints(0, one=1)(v)
+    if (len(v) if isinstance(v, tuple) else v) > _most: raise ValueError
+    return v
+
+_seeds = ruled(f'a whole number >= 1 and <= {_most}, or a list of seeds >= 0', _some, 1)
 _data_seed = ruled("a whole number >= 0, one for each replica, or 'own'",
                    lambda v: 'own' if isinstance(v, str) and v == 'own' else _ints(0)(v), 0)
 _keep = ruled('a whole number >= 0, or a list of steps', _ints(0, empty=True), 0)
@@ -124,7 +133,7 @@ _called = dict(sign='signs: Logistic, Exponential, Hinge, Correlation or MSE',
                real='real numbers: MSE',
                **{'class': 'classes: CrossEntropy, StableMax, LogCrossEntropy or MSE'})
 
-# %% ../../nbs/train/07_experiment.ipynb #3c601c77
+# %% ../../nbs/train/07_experiment.ipynb #2ed2f7c3
 @config
 class Experiment(Config):
     "Everything a result depends on."
@@ -146,7 +155,7 @@ class Experiment(Config):
     start:Start = part(Start, None, none=True) # Weights to begin with; None draws them afresh
 
     def check(self): _check(self)
-    def __len__(self): return len(self.init_seeds)
+    def __len__(self): return len(self.seeds) if isinstance(self.seeds, tuple) else self.seeds
 
 def _init_seeds(self)->tuple:
     return self.seeds if isinstance(self.seeds, tuple) else tuple(range(self.seeds))
