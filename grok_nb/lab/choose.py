@@ -7,11 +7,13 @@ __all__ = ['differences', 'nearest', 'title', 'Choose']
 
 # %% ../../nbs/lab/06_choose.ipynb #46891d34
 import html, threading
+from collections import Counter
 from dataclasses import fields
 import ipywidgets as W
 from .forms import Form, core, filters, short_number
 from .parts import Desk, card, copy_button, css, duration, plural, row, say
 from .report import python
+from ..papers.ledger import load_chapters
 from ..tasks.array import Array
 from ..tasks.config import Config
 from ..train.experiment import Experiment
@@ -145,6 +147,13 @@ _css = '''<style>
 # %% ../../nbs/lab/06_choose.ipynb #33509545
 def _option(name): return f'{name} \u00b7 {presets[name].takes} \u00b7 {presets[name].shows}', name
 
+def _source(name): return name.partition(':')[0] if ':' in name else ''
+
+def _sources():
+    "Where presets come from, with how many there are."
+    n = Counter(map(_source, presets))
+    return [(f'paper: {k} ({v})' if k else f'to begin with ({v})', k) for k,v in n.items()]
+
 class Choose:
     "Put an experiment together, see what it will take, and start it."
     def __init__(self,
@@ -152,6 +161,7 @@ class Choose:
         expect=None, # `expect(exp, then)`: calls `then` with the cost later, from any thread
         delay:float=.4, # Seconds without a change before the cost is measured
     ):
+        load_chapters()                                   # so that their experiments are there
         self.desk, self.expect, self.delay, self.lock = desk, expect, delay, threading.RLock()
         self.exp, self.cost, self.waiting, self.ticket, self._timer = None, None, False, 0, None
         self._seen, self._problem, self.base = None, '', next(iter(presets))
@@ -167,12 +177,14 @@ class Choose:
 # %% ../../nbs/lab/06_choose.ipynb #8597436c
 def _build(self):
     "The widgets above the form, and the fold below it."
-    wide = W.Layout(width='auto')
-    options = [_option(n) for n in presets]
-    self.list = W.Select(options=options, value=self.base, rows=9, layout=wide,
-                         description='Preset', style={'description_width': '50px'})
+    wide, thin = W.Layout(width='auto'), dict(style={'description_width': '50px'})
+    self.source = W.Dropdown(description='From', options=_sources(), layout=wide, **thin,
+                             tooltip='Presets to begin with, or the experiments of a paper')
+    self.list = W.Select(description='Preset', rows=9, layout=wide, **thin)
     self.list.tooltip = 'Experiments that are known to show something'
     self.list.add_class('gnb-presets')
+    self._list()
+    self.source.observe(lambda _: self._list(), 'value')
     self.list.observe(self._picked, 'value')
     self.about, self.hopes, self.state, self.code = W.HTML(), W.HTML(), W.HTML(), W.HTML()
     self.reset = W.Button(description='Back to the preset', layout=wide,
@@ -182,13 +194,17 @@ def _build(self):
     self.go.on_click(lambda _: self._go())
     self.fold = W.Accordion([self.code], selected_index=None)
     self.fold.set_title(0, 'As Python')
-    left = card('Start from a preset', self.list, self.about, W.HBox([self.reset]), basis=520)
+    left = card('Start from a preset', self.source, self.list, self.about, W.HBox([self.reset]), basis=520)
     right = card('What to expect', self.hopes, self.state, self.go, basis=270)
     return row(left, right)
 
 Choose._build = _build
 
 # %% ../../nbs/lab/06_choose.ipynb #ab82fa97
+def _list(self):
+    "Show the presets of the chosen source; the first of them is picked."
+    self.list.options = [_option(n) for n in presets if _source(n) == self.source.value]
+
 def _load(self, name):
     "Show a preset."
     if name not in presets: return
@@ -202,7 +218,9 @@ def _picked(self, change):
 def _find_base(self, exp):
     "Mark the preset that an experiment is nearest to."
     with self.lock: self.base = nearest(exp)
-    with self.form.quiet(): self.list.value = self.base or None
+    with self.form.quiet():
+        if self.base: self.source.value = _source(self.base)
+        self.list.value = self.base or None
 
 def _take(self,
     exp:Experiment, # From another panel
@@ -211,7 +229,8 @@ def _take(self,
     self._find_base(exp)
     self.form.load(exp)
 
-Choose._load, Choose._picked, Choose._find_base, Choose.take = _load, _picked, _find_base, _take
+Choose._list, Choose._load, Choose._picked = _list, _load, _picked
+Choose._find_base, Choose.take = _find_base, _take
 
 # %% ../../nbs/lab/06_choose.ipynb #fcaa5c99
 def _changed(self):

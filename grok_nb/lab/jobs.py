@@ -85,10 +85,7 @@ def _by_input(bank, n):
     return W.detach().double().square().mT
 
 # %% ../../nbs/lab/04_jobs.ipynb #e7398708
-def _weights(exp, bank):
-    "What a line says of the weights."
-    power = [[round(p, 4) for p in r] for r in first_layer_power(exp, bank)]
-    return dict(norm=weight_norm(bank), power=power)
+def _rounded(power): return [[round(p, 4) for p in r] for r in power]
 
 def _entry(entry, **more):
     "A measurement as a line."
@@ -114,7 +111,9 @@ class Feed:
             before = ''.join(_entry(e) for e in s.history[:-1])
             if before and not self.path.exists(): self._write(before)
         allowed = self.most*(2 + now - self.begun)      # a little in advance, for the first steps
-        more = _weights(exp, s.bank) if s.step == exp.steps or self.spent <= allowed else {}
+        more = dict(norm=weight_norm(s.bank))
+        if s.step == exp.steps or self.spent <= allowed:
+            more['power'] = _rounded(first_layer_power(exp, s.bank))
         self._write(_entry(s.history[-1], **more))
         self.spent += time.perf_counter() - now
 

@@ -487,27 +487,28 @@ def _draw_pairs(v, every):
                 transform=ax.transAxes, solid_capstyle='butt')
     return fig
 
-# %% ../../nbs/lab/08_look.ipynb #95e87dc3
-def _draw_matrix(v, every):
-    fig, axs = _paper(cols=2, bottom=.25, top=.9)
-    low, high = np.nanmin(v['truth']), np.nanmax(v['truth'])
-    for ax,k in zip(axs, ('said', 'truth')):
+# %% ../../nbs/lab/08_look.ipynb #f09eb478
+def _squares(v, keys, low, high, label, below, **names):
+    "Squares beside each other, with one scale below them."
+    fig, axs = _paper(cols=len(keys), sharey=True, bottom=.25, top=.9)
+    for ax,k in zip(axs, keys):
         im = ax.imshow(v[k], cmap='viridis', vmin=low, vmax=high, interpolation='nearest')
         ax.grid(False)
-        ax.set(title=dict(said='network', truth='truth')[k], xlabel='column')
+        ax.set(title=names.get(k, k), xlabel=below)
+        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    fig.colorbar(im, cax=fig.add_axes((.3, .14, .5, .03)), label=label, orientation='horizontal')
+    return fig, axs
+
+# %% ../../nbs/lab/08_look.ipynb #95e87dc3
+def _draw_matrix(v, every):
+    ends = np.nanmin(v['truth']), np.nanmax(v['truth'])
+    fig, axs = _squares(v, ('said', 'truth'), *ends, 'entry', 'column', said='network')
     axs[0].set(ylabel='row')
-    fig.colorbar(im, cax=fig.add_axes((.3, .14, .5, .03)), label='entry', orientation='horizontal')
     return fig
 
 def _draw_classes(v, every):
-    fig, axs = _paper(cols=2, sharey=True, bottom=.25, top=.9)
-    for ax,k in zip(axs, splits):
-        im = ax.imshow(v[k], cmap='viridis', vmin=0, vmax=1, interpolation='nearest')
-        ax.grid(False)
-        ax.set(title=k, xlabel='said')
-        ax.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    fig, axs = _squares(v, splits, 0, 1, 'share', 'said')
     axs[0].set(ylabel='true class')
-    fig.colorbar(im, cax=fig.add_axes((.3, .14, .5, .03)), label='share', orientation='horizontal')
     return fig
 
 # %% ../../nbs/lab/08_look.ipynb #08c82345
@@ -547,6 +548,35 @@ def _draw_says(film, replica, step):
     v, every = film._chosen('says', replica, step)
     fig = _how[v['kind']](v, every)
     return fig, f'what the network says at step {step:,}'
+
+# %% ../../nbs/lab/08_look.ipynb #d3ffd8f3
+def _by_class(f, y, n):
+    "Rows of `f`, averaged over the examples of each class, `(n, n)`; nan where there are none."
+    total = torch.zeros(n, n, dtype=f.dtype).index_add_(0, y, f)
+    return total/torch.bincount(y, minlength=n)[:, None]
+
+def _logits(film, replica, step):
+    task, out = film.task, {}
+    if task.target != 'class': raise _Nothing('This network has a single output: see Answers.')
+    for split in splits:
+        x, y = film.examples(split, replica)
+        f = _outputs(film.bank(step, replica), x).double().expand(len(x), task.outputs)
+        out[split] = f - f.mean(1, keepdim=True), y
+    unit = out['train'][0].square().mean().sqrt()
+    if not unit.isfinite(): raise _Nothing('The logits are no longer finite numbers.')
+    if unit == 0: raise _Nothing('The logits of all classes are equal.')
+    return {k: _by_class(f/unit, y, task.outputs).numpy() for k,(f,y) in out.items()}
+
+_measures['logits'] = _logits
+
+# %% ../../nbs/lab/08_look.ipynb #a2153050
+def _draw_logits(film, replica, step):
+    v, every = film._chosen('logits', replica, step)
+    ends = np.concatenate([np.ravel(m) for e in every.values() for m in e.values()])
+    low, high = np.nanmin(ends), np.nanmax(ends)
+    fig, axs = _squares(v, splits, low, high, 'mean logit / their size', 'logit of class')
+    axs[0].set(ylabel='right answer')
+    return fig, f'mean logits for each right answer at step {step:,}'
 
 # %% ../../nbs/lab/08_look.ipynb #e2405073
 def _ends(task, bank, out):
@@ -606,7 +636,7 @@ def _draw_margin(film, replica, step):
 # %% ../../nbs/lab/08_look.ipynb #e6f7bc78
 pictures = dict(curve=('Train and test', _curve), says=('Answers', _draw_says),
                 where=('Embedding', _draw_where), spectrum=('Spectrum', _draw_spectrum),
-                margin=('Margins', _draw_margin)) # name -> title and how it is drawn
+                logits=('Logits', _draw_logits), margin=('Margins', _draw_margin)) # name -> title and how it is drawn
 
 def shot(
     film:Film, # The run
@@ -794,10 +824,10 @@ def _widgets(self):
 # %% ../../nbs/lab/08_look.ipynb #66cebab5
 def _layout(self):
     "Controls above, cards below; they share a row where there is room."
-    cards = [card(pictures[k][0], self.shown[k], basis=370) for k in pictures]
-    cards.append(card('Regime', self.ask, self.verdict, basis=370))
+    cards = [card(pictures[k][0], self.shown[k], basis=400) for k in pictures]
+    regime = card('Regime', self.ask, self.verdict)
     self.body = W.VBox([self.heading, row(self.back, self.slider, self.forth), self.status,
-                        row(*cards)], layout=W.Layout(display='none'))
+                        row(*cards), row(regime)], layout=W.Layout(display='none'))
     self.box = W.VBox([W.HTML(css), row(self.chosen, self.replica), self.message, self.body])
     self.box.add_class('gnb')
 

@@ -302,7 +302,8 @@ def pictures(
     none = say('This network has no spectrum of a kind that could be drawn here.')
     return dict(curves=curves_picture(t) if later(t.step) else wait,
                 power=power_picture(t, replica) if later(t.power[0])
-                else wait if spectrum_axis(t.exp)[0] and not later(t.norm[0]) else none,
+                else wait if spectrum_axis(t.exp)[0] and (len(t.power[0]) or not len(t.step))
+                else none,
                 norm=norm_picture(t) if later(t.norm[0]) else wait)
 
 # %% ../../nbs/lab/07_watch.ipynb #8004978a
