@@ -180,11 +180,11 @@ def _build(self):
     wide, thin = W.Layout(width='auto'), dict(style={'description_width': '50px'})
     self.source = W.Dropdown(description='From', options=_sources(), layout=wide, **thin,
                              tooltip='Presets to begin with, or the experiments of a paper')
-    self.list = W.Select(description='Preset', rows=9, layout=wide, **thin)
+    self.list = W.Select(description='Preset', rows=9, layout=wide, **thin,
+                         options=self._options(), value=self.base)
     self.list.tooltip = 'Experiments that are known to show something'
     self.list.add_class('gnb-presets')
-    self._list()
-    self.source.observe(lambda _: self._list(), 'value')
+    self.source.observe(lambda _: setattr(self.list, 'options', self._options()), 'value')
     self.list.observe(self._picked, 'value')
     self.about, self.hopes, self.state, self.code = W.HTML(), W.HTML(), W.HTML(), W.HTML()
     self.reset = W.Button(description='Back to the preset', layout=wide,
@@ -201,9 +201,9 @@ def _build(self):
 Choose._build = _build
 
 # %% ../../nbs/lab/06_choose.ipynb #ab82fa97
-def _list(self):
-    "Show the presets of the chosen source; the first of them is picked."
-    self.list.options = [_option(n) for n in presets if _source(n) == self.source.value]
+def _options(self):
+    "The presets of the chosen source; in a new list the first one is picked."
+    return [_option(n) for n in presets if _source(n) == self.source.value]
 
 def _load(self, name):
     "Show a preset."
@@ -229,7 +229,7 @@ def _take(self,
     self._find_base(exp)
     self.form.load(exp)
 
-Choose._list, Choose._load, Choose._picked = _list, _load, _picked
+Choose._options, Choose._load, Choose._picked = _options, _load, _picked
 Choose._find_base, Choose.take = _find_base, _take
 
 # %% ../../nbs/lab/06_choose.ipynb #fcaa5c99

@@ -33,8 +33,8 @@ def weight_norm(
     bank, # Networks
 )->list: # one number for each replica
     "The Euclidean norm of all trained weights."
-    squares = [v.detach().flatten(1).double().square().sum(1) for v in bank.trained.values()]
-    return torch.stack(squares).sum(0).sqrt().tolist()
+    each = [torch.linalg.vector_norm(v, dim=tuple(range(1, v.dim()))) for v in bank.trained.values()]
+    return torch.stack(each).double().norm(dim=0).tolist()
 
 def spectrum_axis(
     exp:Experiment, # What is trained
@@ -105,7 +105,7 @@ class Feed:
         exp:Experiment, # What is trained
         s, # Its `State`, just measured
     ):
-        now = time.perf_counter()
+        now = time.thread_time()                          # others may have the core meanwhile
         if self.begun is None:
             self.begun = now
             before = ''.join(_entry(e) for e in s.history[:-1])
@@ -115,7 +115,7 @@ class Feed:
         if s.step == exp.steps or self.spent <= allowed:
             more['power'] = _rounded(first_layer_power(exp, s.bank))
         self._write(_entry(s.history[-1], **more))
-        self.spent += time.perf_counter() - now
+        self.spent += time.thread_time() - now
 
     def _write(self, text):
         with open(self.path, 'a', encoding='utf-8') as f: f.write(text)

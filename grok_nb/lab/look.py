@@ -15,7 +15,7 @@ import pandas as pd
 import seaborn as sns
 import torch
 from matplotlib.colors import to_rgba
-from matplotlib.ticker import (LogLocator, MaxNLocator, NullLocator, PercentFormatter,
+from matplotlib.ticker import (FuncFormatter, LogLocator, MaxNLocator, NullLocator,
                                StrMethodFormatter)
 from ..analysis.curves import timeline
 from ..analysis.embedding import ring
@@ -165,8 +165,9 @@ def _marks(ax, times, place):
         when = int(times[k])
         x, left = place(when), np.log(place(when)) < (low + high)/2
         ax.axvline(x, color=ink, lw=.8, ls=(0, (4, 3)), ymax=1.15 - .08*i, clip_on=False)
-        ax.annotate(f' {k} {when:,} ', (x, 1.125 - .08*i), xycoords=('data', 'axes fraction'),
-                    ha='left' if left else 'right', va='center', fontsize=9)
+        ax.annotate(f'{k} {when:,}', (x, 1.125 - .08*i), (4 if left else -4, 0), fontsize=9,
+                    xycoords=('data', 'axes fraction'), textcoords='offset points',
+                    ha='left' if left else 'right', va='center')
 
 # %% ../../nbs/lab/08_look.ipynb #982a83ff
 def _curve(film, replica, step):
@@ -371,6 +372,8 @@ def _spectrum(film, replica, step):
 _measures['spectrum'] = _spectrum
 
 # %% ../../nbs/lab/08_look.ipynb #d9c0e0a6
+_percents = FuncFormatter(lambda v, _: f'{100*v:g}%')    # with as few digits as there are
+
 def _named(ax, names):
     "Names below the places 1, 2, ...; numbers speak for themselves."
     if isinstance(names[0], int): return ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
@@ -384,7 +387,7 @@ def _bars(ax, v, every):
     top = np.nanmax([e['whole'].max() for e in every.values()] + [.01])
     ax.bar(place, v['whole'], color=sns.color_palette('colorblind')[2], width=.8, lw=0)
     ax.set(ylim=(0, 1.08*top), xlim=(.4, len(place) + .6))
-    ax.yaxis.set(major_formatter=PercentFormatter(1), major_locator=MaxNLocator(3))
+    ax.yaxis.set(major_formatter=_percents, major_locator=MaxNLocator(3))
     ax.grid(False, axis='x')
 
 # %% ../../nbs/lab/08_look.ipynb #65b4ffad
@@ -614,13 +617,13 @@ def _spread(ax, v, every):
     what = 'error' if v['real'] else 'margin'
     ax.set(xlabel=f'{what} / its mean size', ylim=(0, 1.05*min(top, .4)))
     ax.set_title('share of examples', fontsize=10)
-    ax.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    ax.yaxis.set_major_formatter(_percents)
 
 # %% ../../nbs/lab/08_look.ipynb #139ba1c1
 def _draw_margin(film, replica, step):
     v, every = film._chosen('margin', replica, step)
     hue = sns.color_palette('colorblind')[2]
-    fig, (a, b) = _paper(cols=2, left=.11, right=.96, wspace=.32)
+    fig, (a, b) = _paper(cols=2, left=.11, right=.96, wspace=.32, bottom=.23)
     _spread(a, v, every)
     p = pd.DataFrame({k: {s: e['ends'][k] for s,e in every.items() if s > 0} for k in splits})
     best = p.train.max() if not v['real'] and p.train.max() > 0 else 1.
@@ -630,7 +633,7 @@ def _draw_margin(film, replica, step):
     b.set_title(name if best == 1. else f'{name}, best = 1', fontsize=10)
     if v['real']: b.set(yscale='log')
     else: b.axhline(0, color=ink, lw=.8)
-    b.legend(loc='best', fontsize=9)
+    fig.legend(*b.get_legend_handles_labels(), loc='lower center', ncols=2, fontsize=9)
     return fig, f'{"errors" if v["real"] else "margins"} of both splits at step {step:,}'
 
 # %% ../../nbs/lab/08_look.ipynb #e6f7bc78

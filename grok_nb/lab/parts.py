@@ -60,6 +60,7 @@ def picture(
 )->str: # HTML
     "A figure as vector graphics in the colours of its page."
     text = re.sub(r'<metadata>.*?</metadata>', '', _svg(fig), flags=re.S)
+    text = re.sub(r'<g id="[^"]*"', '<g', text)
     head = re.match(r'<svg[^>]*?width="([\d.]+)pt"[^>]*>', text)
     box = re.search(r'viewBox="[^"]*"', head[0])[0]
     new = (f'<svg class="gnb-picture" role="img" aria-label="{html.escape(says)}" {box} '

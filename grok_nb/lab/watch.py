@@ -247,7 +247,8 @@ def _power_stage(steps, name, axis, top):
         if name == 'representation': ax.set_yticks(range(1, n + 1), axis, fontsize=8)
         else: ax.yaxis.set_major_locator(MaxNLocator(8, integer=True))
         cax = ax.figure.add_axes((left + width + .02, .19, .025, .77))
-        bar = ax.figure.colorbar(ScalarMappable(Normalize(0, top), 'viridis'), cax=cax)
+        bar = ax.figure.colorbar(ScalarMappable(Normalize(0, top), 'viridis'), cax=cax,
+                                 ticks=MaxNLocator(4), format=lambda v, _: f'{100*v:g}%')
         bar.set_label('power gathered there', size=9)
         bar.outline.set_visible(False)
     room = (left, .19, width, .77)
