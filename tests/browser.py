@@ -190,6 +190,13 @@ class Lab:
             self.box.wait_for(state='detached')
         return self.ready()
 
+    def pick(self, name):
+        "Put a preset into the form"
+        self.tab('Choose').click()
+        menu = self.box.locator('.gnb-presets select')
+        menu.wait_for()
+        menu.select_option(next(o for o in menu.locator('option').all_inner_texts() if o.split()[0] == name))
+
     def complaints(self) -> list:
         "Everything that went wrong since the last time, in the page or in the kernel"
         out, self.wrong[:] = list(self.wrong), []

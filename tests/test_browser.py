@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 from browser import Lab, served, until
-from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic, fit, open_run, preset, timeline
+from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic, fit, open_run, preset, presets, timeline
 from grok_nb.lab.jobs import jobs
 
 KINDS = dict(lab='JupyterLab', app='Voila')
@@ -76,12 +76,8 @@ def test_nobody_comes_in_without_the_token(server):
 # --- a session -----------------------------------------------------------------------------------------------------
 
 def choose(lab, name):
-    "Put a preset into the form"
-    lab.tab('Choose').click()
-    menu = lab.box.locator('.gnb-presets select')
-    menu.wait_for()
-    options = menu.locator('option').all_inner_texts()
-    menu.select_option(next(o for o in options if o.split()[0] == name))
+    "Put a preset into the form that can be run"
+    lab.pick(name)
     until(lab.button('Run').is_enabled)
 
 
@@ -101,6 +97,16 @@ def start(lab, name):
 def test_opens(lab):
     for name in ('Choose', 'Run', 'Look', 'Compare', 'Sweep'): assert lab.tab(name).is_visible()
     assert lab.button('Run').is_enabled()
+
+
+def test_experiments_of_papers_can_be_chosen(lab):
+    source = lab.label('From')
+    for paper, first in (('dichotomy', 'dichotomy:E1'), ('groktransfer', 'groktransfer:C6')):
+        source.select_option(next(o for o in source.locator('option').all_inner_texts() if paper in o))
+        lab.box.locator('b').get_by_text(first, exact=True).locator('visible=true').wait_for()    # with a line about it
+        assert lab.label('steps').input_value() == str(presets[first].experiment.steps)
+    source.select_option(index=0)
+    lab.box.locator('b').get_by_text('modular-addition', exact=True).locator('visible=true').wait_for()
 
 
 def test_a_preset_runs_until_it_groks(lab):

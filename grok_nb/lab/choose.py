@@ -6,7 +6,7 @@
 __all__ = ['differences', 'nearest', 'title', 'Choose']
 
 # %% ../../nbs/lab/06_choose.ipynb #46891d34
-import html, threading
+import html, re, threading
 from collections import Counter
 from dataclasses import fields
 import ipywidgets as W
@@ -149,6 +149,8 @@ def _option(name): return f'{name} \u00b7 {presets[name].takes} \u00b7 {presets[
 
 def _source(name): return name.partition(':')[0] if ':' in name else ''
 
+def _numbered(name): return [int(o) if o.isdigit() else o for o in re.split(r'(\d+)', name)]
+
 def _sources():
     "Where presets come from, with how many there are."
     n = Counter(map(_source, presets))
@@ -203,7 +205,9 @@ Choose._build = _build
 # %% ../../nbs/lab/06_choose.ipynb #ab82fa97
 def _options(self):
     "The presets of the chosen source; in a new list the first one is picked."
-    return [_option(n) for n in presets if _source(n) == self.source.value]
+    names = [n for n in presets if _source(n) == self.source.value]
+    if self.source.value: names.sort(key=_numbered)
+    return [_option(n) for n in names]
 
 def _load(self, name):
     "Show a preset."

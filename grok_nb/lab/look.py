@@ -813,7 +813,7 @@ def _widgets(self):
     self.back = W.Button(description='Previous', tooltip='One kept step back')
     self.forth = W.Button(description='Next', tooltip='One kept step on')
     for b in (self.back, self.forth): b.layout = _auto(flex='0 0 90px')
-    self.ask = W.Button(description='Kernel or rich?', layout=_auto(),
+    self.ask = W.Button(description='Kernel or rich?', layout=_auto(align_self='flex-start'),
                         tooltip='Follow the tangent kernel of this replica over the kept steps')
     self.heading, self.status, self.message, self.verdict = (W.HTML() for _ in range(4))
     self.shown = {k: W.HTML() for k in pictures}
