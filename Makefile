@@ -67,7 +67,7 @@ test-nbs: setup ## Run every notebook at smoke scale
 
 test-py: setup ## Run what a notebook cannot show (pytest)
 	$(call say,'tests (pytest)')
-	@$(BIN)/python dev/fresh.py 1200 $(BIN)/python -m pytest -q -rs tests
+	@$(BIN)/python dev/fresh.py 1200 $(BIN)/python -m pytest -q -rs -n 2 --dist loadfile tests
 
 docs: setup ## Build the site in _docs/
 	@$(BIN)/python dev/docs.py

@@ -228,6 +228,18 @@ class Lab:
             return [...new Set(out)] }''')
 
 
+    def too_faint(self) -> list:
+        "Words and axes whose contrast with what is behind them is below 4.5, the AA of WCAG (hints may be paler)"
+        return self.page.evaluate('''() => {
+            const rgb = c => c.match(/[\\d.]+/g).map(Number), seen = e => e.getClientRects().length && e.textContent.trim()
+            const light = c => [.2126, .7152, .0722].reduce((s, w, i) => s + w * ((v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)(c[i] / 255)), 0)
+            const behind = e => { for (; e; e = e.parentElement) { const c = rgb(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > .5) return c } return [255, 255, 255] }
+            return [...document.querySelectorAll('.gnb .gnb-title, .gnb svg.gnb-picture, .gnb .widget-label, .gnb td, .gnb summary')].filter(seen).map(e => {
+                const [a, b] = [rgb(getComputedStyle(e).color), behind(e)].map(light)
+                return [(Math.max(a, b) + .05) / (Math.min(a, b) + .05), e.textContent.trim().slice(0, 30)]
+            }).filter(o => o[0] < 4.5) }''')
+
+
 def until(true, seconds=60, every=.1):
     "Wait until `true()` is; seconds it took"
     begun = time.monotonic()

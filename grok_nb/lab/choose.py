@@ -156,6 +156,7 @@ def _sources():
     n = Counter(map(_source, presets))
     return [(f'paper: {k} ({v})' if k else f'to begin with ({v})', k) for k,v in n.items()]
 
+# %% ../../nbs/lab/06_choose.ipynb #5cd868f6
 class Choose:
     "Put an experiment together, see what it will take, and start it."
     def __init__(self,

@@ -7,7 +7,7 @@ __all__ = ['weight_norm', 'spectrum_axis', 'first_layer_power', 'Feed', 'Reader'
            'enlist', 'start', 'jobs', 'within_memory', 'expectation', 'serve', 'Spare']
 
 # %% ../../nbs/lab/04_jobs.ipynb #f3d86481
-import datetime, importlib, json, os, re, shutil, subprocess, sys, threading, time, uuid
+import datetime, importlib, json, os, re, shutil, subprocess, sys, threading, time, traceback, uuid
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ from ..tasks.groups import GroupComposition
 from ..tasks.irreps import irreps
 from ..tasks.modular import ModularArithmetic
 from ..train.checkup import built_in
+from ..train.device import pick_device
 from ..train.experiment import Experiment
 from ..train.fit import fit, watching
 from ..train.store import Store, StoreError, write_atomic
@@ -34,7 +35,7 @@ def weight_norm(
 )->list: # one number for each replica
     "The Euclidean norm of all trained weights."
     each = [torch.linalg.vector_norm(v, dim=tuple(range(1, v.dim()))) for v in bank.trained.values()]
-    return torch.stack(each).double().norm(dim=0).tolist()
+    return torch.stack(each).cpu().double().norm(dim=0).tolist()
 
 def spectrum_axis(
     exp:Experiment, # What is trained
@@ -82,7 +83,7 @@ def _by_input(bank, n):
     "Squared weight of each neuron at each input `(R, neurons, n)`."
     W = next((v for v in bank.params.values() if v.dim() == 3 and v.shape[1] == n), None)
     if W is None: refuse('first_layer_power', 'model', bank.model, 'one with a row for each input')
-    return W.detach().double().square().mT
+    return W.detach().cpu().double().square().mT
 
 # %% ../../nbs/lab/04_jobs.ipynb #e7398708
 def _rounded(power): return [[round(p, 4) for p in r] for r in power]
@@ -106,19 +107,27 @@ class Feed:
         s, # Its `State`, just measured
     ):
         now = time.thread_time()                          # others may have the core meanwhile
-        if self.begun is None:
-            self.begun = now
-            before = ''.join(_entry(e) for e in s.history[:-1])
-            if before and not self.path.exists(): self._write(before)
-        allowed = self.most*(2 + now - self.begun)      # a little in advance, for the first steps
-        more = dict(norm=weight_norm(s.bank))
-        if s.step == exp.steps or self.spent <= allowed:
-            more['power'] = _rounded(first_layer_power(exp, s.bank))
-        self._write(_entry(s.history[-1], **more))
+        try: self._look(exp, s, now)
+        except Exception: traceback.print_exc()           # looking never ends a run
         self.spent += time.thread_time() - now
 
-    def _write(self, text):
-        with open(self.path, 'a', encoding='utf-8') as f: f.write(text)
+# %% ../../nbs/lab/04_jobs.ipynb #86d66c23
+def _look(self, exp, s, now):
+    "A line for a measurement."
+    if self.begun is None:
+        self.begun = now
+        before = ''.join(_entry(e) for e in s.history[:-1])
+        if before and not self.path.exists(): self._write(before)
+    allowed = self.most*(1 + now - self.begun)      # a little in advance, for the first steps
+    more = dict(norm=weight_norm(s.bank))
+    if s.step == exp.steps or self.spent <= allowed:
+        more['power'] = _rounded(first_layer_power(exp, s.bank))
+    self._write(_entry(s.history[-1], **more))
+
+def _write(self, text):
+    with open(self.path, 'a', encoding='utf-8') as f: f.write(text)
+
+Feed._look, Feed._write = _look, _write
 
 # %% ../../nbs/lab/04_jobs.ipynb #b2ee4d9b
 class Reader:
@@ -137,7 +146,8 @@ class Reader:
         whole = data[:data.rfind(b'\n') + 1]
         self.at += len(whole)
         for text in whole.splitlines():
-            line = json.loads(text)
+            try: line = json.loads(text)
+            except ValueError: continue                   # torn when its worker was killed
             while self.lines and self.lines[-1]['step'] >= line['step']: self.lines.pop()
             self.lines.append(line)
         return bool(whole)
@@ -199,14 +209,15 @@ def _rate(times):
 def _beat(self):
     "Read the wish, write the beat."
     try: self.wish = (self.folder/'wish').read_text(encoding='utf-8').strip()
-    except FileNotFoundError: self.wish = ''
+    except OSError: self.wish = ''
     if self.state == 'running': self.times.append((time.monotonic(), self.step))
     else: self.times.clear()
-    rate = _rate(self.times)
+    rate = _rate(list(self.times))
     left = (self.steps - self.step)/rate if rate else None
-    _write_quick(self.folder/'beat.json', dict(
-        state=self.state, at=self.at, n=self.n, step=self.step, steps=self.steps, rate=rate,
-        left=left, errors=self.errors, message=self.message, run=self.run, pid=os.getpid()))
+    now = dict(state=self.state, at=self.at, n=self.n, step=self.step, steps=self.steps, rate=rate,
+               left=left, errors=self.errors, message=self.message, run=self.run, pid=os.getpid())
+    try: _write_quick(self.folder/'beat.json', now)
+    except OSError: pass                                  # a full disk: wishes are heard all the same
 
 Pulse.beat = _beat
 
@@ -238,12 +249,15 @@ def revive(
 def _one(exp, i, folder, job, pulse):
     "Train one experiment of a job; was it finished?"
     pulse.at, pulse.step, pulse.steps = i, 0, exp.steps
+    pulse.times.clear()
     feed = Feed(folder/f'feed.{i}.jsonl') if job['kind'] == 'run' else None
     def look(e, s):
         if feed.begun is None: _name(job, e)
         feed(e, s)
     with watching(look=look if feed else None, ask=pulse.ask):
-        return fit(exp, job['store'], job['device'], progress=False).finished
+        run = fit(exp, job['store'], job['device'], progress=False)
+    pulse.step = run.step                                 # more, if somebody else had trained it
+    return run.finished
 
 # %% ../../nbs/lab/04_jobs.ipynb #cf6fb53e
 def _name(job, exp):
@@ -273,7 +287,7 @@ def work(
     job = _read_json(folder/'job.json')
     pulse = Pulse(folder, len(job['experiments']))
     try:
-        with FileLock(str(folder/'.lock'), timeout=0):
+        with FileLock(str(folder/'.lock'), timeout=5):     # who looks holds it for a moment
             pulse.thread.start()
             try:
                 ended = _work(folder, job, pulse)
@@ -382,9 +396,11 @@ def _lab(store):
     return path
 
 def _forget(lab, keep=50):
-    "Remove the folders of all but the newest jobs."
-    for old in sorted(p for p in lab.iterdir() if (p/'job.json').exists())[:-keep]:
-        if not Job(old).status().alive: shutil.rmtree(old, ignore_errors=True)
+    "Remove the folders of all but the newest runs, and the newest sweeps."
+    found = [Job(p) for p in sorted(lab.iterdir()) if (p/'job.json').exists()]
+    for kind in ('run', 'sweep'):
+        for old in [j for j in found if j.kind == kind][:-keep]:
+            if not old.status().alive: shutil.rmtree(old.folder, ignore_errors=True)
 
 # %% ../../nbs/lab/04_jobs.ipynb #e250d414
 def enlist(
@@ -458,7 +474,7 @@ def within_memory(
 ):
     "While the block lasts, this process may not take more memory than is free."
     free, size = _proc('/proc/meminfo', 'MemAvailable'), _proc('/proc/self/status', 'VmSize')
-    if free is None or size is None: yield; return
+    if free is None or size is None or pick_device().type != 'cpu': yield; return   # CUDA reserves
     import resource
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (size + int(share*free), hard))
@@ -522,9 +538,9 @@ class Spare:
             self.process, self.then = _spawn('serve', _lab(self.store), **pipes), {}
             threading.Thread(target=self._listen, args=(self.process,), daemon=True).start()
 
-    def _send(self, q):
-        self.process.stdin.write((json.dumps(q) + '\n').encode())
-        self.process.stdin.flush()
+    def _send(self, q, p):
+        p.stdin.write((json.dumps(q) + '\n').encode())
+        p.stdin.flush()
 
 # %% ../../nbs/lab/04_jobs.ipynb #db572ffe
 def _listen(self, p):
@@ -553,7 +569,7 @@ def _expect(self,
         self.warm()
         self.n, self.asked = self.n + 1, time.monotonic()
         self.then = {self.n: then}
-        try: self._send(dict(n=self.n, exp=to_dict(exp)))
+        try: self._send(dict(n=self.n, exp=to_dict(exp)), self.process)
         except OSError: then(dict(error='the trial run could not be started'))
 
 # %% ../../nbs/lab/04_jobs.ipynb #f013159a
@@ -563,13 +579,13 @@ def _take(self,
     "Hand a job to the worker, which is then no longer a spare."
     with self.lock:
         p, self.process = self.process, None
-        if not p or p.poll() is not None: return False
-        if self.then: p.kill(); return False            # it is busy with a trial
-        try:
-            p.stdin.write((json.dumps(dict(job=str(folder))) + '\n').encode())
-            p.stdin.close()
-        except OSError: return False
-        return True
+        waiting, self.then = self.then, {}
+        free = p and p.poll() is None and not waiting
+        try: free and (self._send(dict(job=str(folder)), p), p.stdin.close())
+        except OSError: free = False
+        if waiting and p: p.kill()                      # it is busy with a trial
+    for then in waiting.values(): then(dict(note='Not measured: the run was started before.'))
+    return bool(free)
 
 def _close(self):
     "End it, if it is still a spare."

@@ -850,6 +850,7 @@ def _open(self,
     with self._lock:
         try: film = Film(open_run(run_id, self.desk.store))
         except (StoreError, OSError, ValueError) as e: return self.close(str(e), 'bad')
+        for k in [k for k,v in self._cache.items() if 'gnb-bad' in v]: del self._cache[k]
         if not film.steps:
             return self.close('This run has kept no weights yet.')
         self.film, exp = film, film.exp
@@ -909,11 +910,16 @@ Scrub.refresh, Scrub._stored = _refresh, _stored
 # %% ../../nbs/lab/08_look.ipynb #943cddee
 _room = 1500 # pictures that are remembered
 
-def _key(self, name, step): return (*self.film.key, name, self.replica.value, step)
+def _key(self, name, step):
+    "What a picture shows; the curve also grows between two kept steps."
+    now = self.film.run.step if name == 'curve' else None
+    return (*self.film.key, name, self.replica.value, step, now)
+
+def _seen(self): return self.box.layout.display != 'none'
 
 def _next(self):
     "What to draw next: all of the step on the screen, then of its neighbours, nearest first."
-    if self.film is None: return None
+    if self.film is None or not self._seen(): return None
     steps, now = self.film.steps, self.film.steps.index(self.slider.value)
     for i in sorted(range(len(steps)), key=lambda i: abs(i - now))[:_many]:
         for name in pictures:
@@ -937,12 +943,14 @@ def _work(self):
         time.sleep(.005)                                        # let others draw
 
 def _wake(self):
+    "Draw what is missing, if anybody sees it."
     with self._lock:
         if self._busy or self.film is None: return
         self._busy = True
     threading.Thread(target=self._work, daemon=True).start()
 
-Scrub._key, Scrub._next, Scrub._work, Scrub._wake = _key, _next, _work, _wake
+Scrub._key, Scrub._next, Scrub._work, Scrub.wake = _key, _next, _work, _wake
+Scrub._seen = _seen
 
 # %% ../../nbs/lab/08_look.ipynb #d3f65d04
 def _faded(old): return old if old.startswith(_wait) else f'{_wait}{old}</div>'
@@ -974,13 +982,13 @@ def _on_replica(self, change=None):
     if _hushed(self) or self.film is None: return
     with self._lock:
         key = self.film.key, self.replica.value
-        self.verdict.value, self.ask.disabled = self._answers.get(key, _ask), key == self._asked
+        self.verdict.value, self.ask.disabled = self._answers.get(key, _ask), bool(self._asked)
     self._on_step()
 
 def _on_step(self, change=None):
     if _hushed(self) or self.film is None: return
     with self._lock: self._show()
-    self._wake()
+    self.wake()
 
 def _move(self,
     by:int, # How many kept steps, forward or back
@@ -1041,10 +1049,11 @@ def _look_again(self):
     at = self.slider.value
     self.film = Film(run)
     if 'data' in vars(film): self.film.data = film.data               # it has not changed
+    self.film._values = {k: v for k,v in film._values.items() if k[0] != 'where'}   # nor have these
     self._fill(self.slider, _labels(self.film), at)
     self._head()
     self._show()
-    self._wake()
+    self.wake()
 
 # %% ../../nbs/lab/08_look.ipynb #8b7774e8
 def _tick(self):

@@ -33,7 +33,7 @@ class Laboratory:
                        for k,f in kinds.items()}
         self.front = W.ToggleButtons(options=[(v, k) for k,v in _panels.items()], tooltips=_tips,
                                      style={'button_width': 'auto'})
-        self.line = W.HTML()
+        self.line, self.wrong = W.HTML(), ''
         panels = [p.box for p in self.panels.values()]
         self.box = W.VBox([W.HTML(css), self.front, self.line, *panels])
         self.box.add_class('gnb')
@@ -51,8 +51,8 @@ def _connect(self):
     self.desk.listen('start', self.start)
     found = jobs(self.desk.store)
     sweeps = [j for j in found if j.kind == 'sweep']
-    if sweeps: self.panels['sweep'].follow(sweeps[0])
     alive = next((j for j in found if j.status().alive), None)
+    if sweeps: self.panels['sweep'].follow(next((j for j in sweeps if j.status().alive), sweeps[0]))
     self.show('choose' if alive is None else 'run' if alive.kind == 'run' else 'sweep')
     self._reveal()
     _begin_pulse(self)
@@ -70,10 +70,16 @@ def _reveal(self):
     look, watch = self.panels['look'], self.panels['run']
     empty = look.film is None and look._why is None              # nothing was opened or deleted
     if self.front.value == 'look' and empty and watch.job: look.open(watch.job.ids[0])
+    look.wake()
 
 Laboratory._connect, Laboratory.show, Laboratory._reveal = _connect, _show, _reveal
 
 # %% ../../nbs/lab/11_page.ipynb #37c0eeb0
+def _trains(job, ids):
+    "Is a job at work on just these experiments, or, if it is one, at it now?"
+    s = job.status()
+    return s.alive and (job.ids == ids or len(ids) == 1 and s.run == ids[0])
+
 def _start(self,
     experiments:list, # What to train
     kind:str, # 'run' or 'sweep'
@@ -83,11 +89,10 @@ def _start(self,
     "Train experiments in a worker, and show them."
     try:
         ids = [e.id for e in experiments]
-        same = (j for j in jobs(self.desk.store) if j.ids == ids and j.status().alive)
-        job = next(same, None)
+        job = next((j for j in jobs(self.desk.store) if _trains(j, ids)), None)
         job = job or start(experiments, self.desk.store, kind, title, about, self.spare)
-        self.panels['run' if kind == 'run' else 'sweep'].follow(job)
-        self.show('run' if kind == 'run' else 'sweep')
+        self.panels[job.kind].follow(job)
+        self.show(job.kind)
         self.line.value = ''
     except Exception as e: self.line.value = say(f'This could not be started: {e}', 'bad')
 
@@ -98,10 +103,11 @@ _pages = weakref.WeakSet() # Pages of this kernel
 
 def _tick(self):
     "Let every panel show what is new."
+    wrong = ''
     for name,p in self.panels.items():
         try: p.tick()
-        except Exception as e:
-            self.line.value = say(f'{_panels[name]}: {type(e).__name__}: {e}', 'bad')
+        except Exception as e: wrong = say(f'{_panels[name]}: {type(e).__name__}: {e}', 'bad')
+    if wrong != self.wrong: self.line.value = self.wrong = wrong
 
 def _beat(ref, every=.5):
     "Tick for as long as somebody holds the page."

@@ -409,7 +409,7 @@ class Phase:
         self.desk, self.job, self.plan, self.grid = desk, None, None, None
         self._lock, self._known, self._errors, self._quiet = threading.RLock(), {}, {}, False
         self._now, self._status, self._said = None, None, {}
-        self._wrong, self._reader = '', None
+        self._wrong, self._reader, self._turn = '', None, 0
         self.steer = _steer(self)
         left, save, self.board = _form(self), _export(self), _board(self)
         save.layout.flex = '0 0 auto'
@@ -526,14 +526,13 @@ Phase._edited, Phase._planned, Phase._show_plan = _edited, _planned, _show_plan
 # %% ../../nbs/lab/10_phase.ipynb #f0ef734c
 def _read(self, cell):
     "What the store knows of a cell; did it change?"
-    old, folder = self._known.get(cell['id']), self.desk.store.folder(cell['experiment'])
-    if old and old['done']: return False
-    try: stamp = (folder.path/'manifest.json').stat().st_mtime_ns
+    old = self._known.get(cell['id'])
+    try: stamp = (self.desk.store.path/cell['id']/'manifest.json').stat().st_mtime_ns
     except OSError: return self._known.pop(cell['id'], None) is not None
     if old and old['stamp'] == stamp: return False
     new = dict(stamp=stamp, done=False, step=0, seconds=0., facts=None, message='')
     try:
-        run = open_run(cell['experiment'], self.desk.store)
+        run = open_run(cell['id'], self.desk.store)
         new |= dict(done=run.finished, step=run.step, seconds=run.seconds)
         if run.finished: new['facts'] = _facts(run, .9)
     except Exception as e: new['message'] = f'{type(e).__name__}: {e}'
@@ -542,14 +541,16 @@ def _read(self, cell):
 
 # %% ../../nbs/lab/10_phase.ipynb #8e3d4679
 def _look(self, budget=.06):
-    "Read cells until the time is over; gives whether something is new, and whether all was read."
-    until, new, seen = time.monotonic() + budget, False, set()
-    for grid in (self.grid, self.plan):
-        for c in grid['cells'] if grid else ():
-            if c['id'] in seen: continue
-            if time.monotonic() > until: return new, False
-            seen.add(c['id'])
-            new |= self._read(c)
+    "Read on until the time is over; gives whether something is new, and whether that was the end."
+    until, new = time.monotonic() + budget, False
+    cells = {c['id']: c for grid in (self.grid, self.plan) if grid for c in grid['cells']}
+    todo = [c for c in cells.values() if not self._known.get(c['id'], {}).get('done')]
+    for i in range(self._turn, len(todo)):
+        if time.monotonic() > until:
+            self._turn = i                                  # the next look begins here
+            return new, False
+        new |= self._read(todo[i])
+    self._turn = 0
     return new, True
 
 Phase._read, Phase._look = _read, _look
@@ -571,6 +572,7 @@ def _bites(self):
             if new: self._guard(self._progress if self.job else self._paint)
         time.sleep(.02)                                    # others want the lock too
 
+# %% ../../nbs/lab/10_phase.ipynb #807f28ff
 def _rest(self):
     "Wait for what is being read."
     if self._reader: self._reader.join(5)

@@ -17,20 +17,20 @@ from ..train.store import Store
 # %% ../../nbs/lab/13_serve.ipynb #b11a0947
 _here = Path(__file__).parent if '__file__' in globals() else None      # None in the notebook
 
-def _in_clone(package):
-    "The laboratory among the notebooks of a clone, or None where there are none."
-    nb = package.resolve().parent.parent/'nbs/lab/12_laboratory.ipynb'
-    return nb if nb.is_file() else None
+def _original(package):
+    "The laboratory as it came, and the clone that it is part of, or None."
+    clone = package.resolve().parent.parent
+    nb = clone/'nbs/lab/12_laboratory.ipynb'
+    return (nb, clone) if nb.is_file() else (package/'laboratory.ipynb', None)
 
 def notebook(
     folder:str='.', # Where a copy is laid if the package is not part of a clone
     package:Path=None, # The folder of `grok_nb.lab`; None: where this code is
 )->tuple: # the notebook, the folder that JupyterLab shows
     "The laboratory as a file that may be written to."
-    package = Path(package or _here)
-    if own := _in_clone(package): return own, own.parents[2]
-    copy = Path(folder).absolute()/'laboratory.ipynb'
-    try: copy.exists() or shutil.copyfile(package/'laboratory.ipynb', copy)
+    nb, clone = _original(Path(package or _here))
+    copy = (clone or Path(folder).absolute())/'laboratory.ipynb'
+    try: copy.exists() or shutil.copyfile(nb, copy)
     except OSError as e:
         refuse('lab', 'folder', str(copy.parent), f'one you may write to ({e.strerror})')
     return copy, copy.parent
@@ -153,7 +153,7 @@ def serve(
     if theme not in (None, 'light', 'dark'): refuse('lab', '--theme', theme, "'light' or 'dark'")
     port, token = _pick_port(port, 8866 if app else 8888), _pick_token(token)
     os.environ['GROK_NB_STORE'] = str(Store(store).path.absolute())
-    nb, root = (_in_clone(_here) or _here/'laboratory.ipynb', None) if app else notebook()
+    nb, root = _original(_here) if app else notebook()
     where = '' if app else 'lab/tree/' + quote(nb.relative_to(root).as_posix())
     url = f'http://127.0.0.1:{port}/{where}?token={token}'
     args = _app_args(nb, port, token, theme or 'light') if app else _lab_args(root, port, token)

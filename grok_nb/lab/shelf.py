@@ -111,8 +111,9 @@ def _legend(fig, shown):
     lines += [Line2D([], [], color='#888888', ls=s, lw=1.5, label=n)
               for n,s in dict(test='-', train=':').items()]
     longest = max(len(o.get_label()) for o in lines)
-    fig.legend(handles=lines, loc='outside lower left', fontsize=8.5, handlelength=1.6,
-               ncols=max(1, min(5, 112//(longest + 8))))
+    key = fig.legend(handles=lines, loc='outside lower left', fontsize=8.5, handlelength=1.6,
+                     ncols=max(1, min(5, 112//(longest + 8))))
+    for t in key.get_texts(): t.set_parse_math(False)         # a name may hold a dollar
 
 # %% ../../nbs/lab/09_shelf.ipynb #00ef7571
 def overlay(
@@ -431,11 +432,13 @@ def _take_in(self, frame, wrong, rebuild):
     runs = {r.id: r for r in frame.itertuples()}
     busy = self._training(runs.values())
     with self.lock:
+        lost = self.read and self.runs.keys() - runs.keys()
         self.runs, self.wrong, self.busy, self.rank = runs, wrong, busy, None
         gone = [i for i in self.ticked if i not in runs]
         self.ticked = [i for i in self.ticked if i in runs]
         for id in gone: self._untick(id)
         self._arrange(rebuild)
+    if lost: self._tell_store()                               # somebody else deleted them
 
 # %% ../../nbs/lab/09_shelf.ipynb #82663d72
 def _training(self, runs):
@@ -805,6 +808,7 @@ def _tell_store(self):
 
 Shelf._ask, Shelf._quiet, Shelf._remove, Shelf._tell_store = _ask, _quiet, _remove, _tell_store
 
+# %% ../../nbs/lab/09_shelf.ipynb #8c99263d
 def _rest(self):
     "Do nothing more in the background."
     with self.later.turn: self.later.todo.clear()

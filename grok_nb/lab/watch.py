@@ -7,7 +7,8 @@ __all__ = ['Trace', 'from_feed', 'from_run', 'together', 'Stage', 'first_steps',
            'norm_picture', 'pictures', 'sentence', 'Watch', 'happened']
 
 # %% ../../nbs/lab/07_watch.ipynb #131cdaab
-import base64, html, io, threading, time
+import base64, html, io, threading, time, warnings
+from datetime import datetime
 from functools import lru_cache
 import ipywidgets as W
 import matplotlib as mpl
@@ -181,7 +182,7 @@ def first_steps(
     return np.where(done.any(0), t.step[done.argmax(0)], np.inf)
 
 def _marks(t):
-    "(split, word, step) of what has happened to half of the replicas."
+    "(split, word, step) of what has happened to more than half of the replicas."
     for split,word,first in zip(splits, ('memorised', 'generalised'), first_steps(t)):
         if np.isfinite(m := np.median(first)): yield split, word, m
 
@@ -191,9 +192,17 @@ def _measured(t):
 
 # %% ../../nbs/lab/07_watch.ipynb #9f7bf00e
 def _bands(stage, step, v, colour):
-    "Median and range of `(E, R)` values."
+    "Median and range of `(E, R)` values; replicas that diverged are left out."
     s, v = step[step > 0], v[step > 0]
-    return stage.band(s, v.min(1), v.max(1), colour) + stage.line(s, np.median(v, 1), colour)
+    low, middle, high = _of_finite(v)
+    return stage.band(s, low, high, colour) + stage.line(s, middle, colour)
+
+def _of_finite(v):
+    "The least, the median and the largest of the finite values in each row."
+    v = np.where(np.isfinite(v), v, np.nan)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', RuntimeWarning)      # a row without any
+        return np.nanmin(v, 1), np.nanmedian(v, 1), np.nanmax(v, 1)
 
 def _legend(ax, shown):
     for s in shown: ax.plot([], [], color=colours[s], label=s)
@@ -218,7 +227,7 @@ def _curve_stage(steps, metric, low, high, log, shown):
 def curves_picture(
     t:Trace, # What to draw
 )->str: # HTML
-    "Train and test curves with a band over replicas, and marks where half of them know."
+    "Train and test curves with a band over replicas, and marks where most of them know."
     v = t.values[t.metric]
     log = t.metric == 'loss' and (v[np.isfinite(v)] > 0).all()
     ends = (-.03, 1.2) if t.metric == 'accuracy' else _decades(v) if log else _round(v)
@@ -337,7 +346,7 @@ class Watch:
         self.desk, self.lock, self.job, self.exp = desk, threading.RLock(), None, None
         self.reader, self.trace, self.state, self.due = None, None, '', 0.
         self.kept, found, first = {}, *self._find()
-        menu = _titles(found) or [('no run yet', None)]
+        menu = _titles(found, first) or [('no run yet', None)]
         self.which = W.Dropdown(description='Run', options=menu, value=first and first.id,
                                 layout=W.Layout(width='auto', flex='1 1 300px'))
         self.bar = W.FloatProgress(min=0, max=1, layout=W.Layout(width='auto', flex='1 1 300px'))
@@ -390,23 +399,27 @@ def _find(self):
     alive = [j for j in found if j.status().alive]
     return found, next(iter(alive or found), None)
 
-def _titles(found):
-    return [(f'{j.title or j.ids[0]} ({j.started[11:16]})', j.id) for j in found[:20]]
+def _titles(found, also=None):
+    "The newest jobs, and one that must be among them."
+    def when(j): return datetime.fromisoformat(j.started).astimezone().strftime('%H:%M')
+    some = found[:20]
+    if also and also.id not in [j.id for j in some]: some = [*some, also]
+    return [(f'{j.title or j.ids[0]} ({when(j)})', j.id) for j in some]
 
 def _replicas(job):
     "Numbers of the networks of a job."
     try: return range(len(job.experiments[0])) if job else range(1)
-    except ValueError: return range(1)
+    except Exception: return range(1)                        # what it needs is not here
 
 Watch._layout, Watch._again, Watch._find = _layout, _again, _find
 
 # %% ../../nbs/lab/07_watch.ipynb #6c4dd482
 def _list(self, found):
     "Fill the menu of runs, newest first, without choosing another one."
-    titles, now = _titles(found), self.job.id
+    titles, now = _titles(found, self.job), self.job.id
     self.which.unobserve(self._chosen, 'value')
     if titles != list(self.which.options): self.which.options = titles
-    self.which.value = now if now in dict(titles).values() else None
+    self.which.value = now
     self.which.observe(self._chosen, 'value')
 
 def _chosen(self, change):
@@ -420,7 +433,7 @@ def _follow(self,
     with self.lock:
         self.job, self.reader, self.trace, self.state, self.due = job, job.reader(), None, '', 0.
         try: self.exp = job.experiments[0]
-        except ValueError as e: self.exp, self.line.value = None, say(str(e), 'bad')
+        except Exception as e: self.exp, self.line.value = None, say(str(e), 'bad')
         many = tuple(_replicas(job))
         if many != self.replica.options: self.replica.options = many
         drawn = self.exp and spectrum_axis(self.exp)[0] and len(many) > 1
@@ -481,11 +494,17 @@ def _tick(self):
 def _end(self):
     "The last picture: from the store, if it has the run."
     try: run = open_run(self.job.ids[0], self.desk.store)
-    except (StoreError, ValueError): return
+    except (StoreError, ValueError): return self._without()
     full = from_run(run)
     for k in ('norm', 'power'): setattr(full, k, together(self.reader.seen(k), getattr(full, k)))
     self._draw(full, run.finished)
 
+def _without(self):
+    "The store has no such run: show what was seen of it, if anything."
+    if self.reader.lines: return self._draw(self._live())
+    for c in self.charts.values(): c.value = say('Nothing was measured.')
+
+# %% ../../nbs/lab/07_watch.ipynb #072dd44d
 def _live(self):
     "What the feed has, with the weights that the store had before."
     t = from_feed(self.exp, self.reader)
@@ -499,6 +518,7 @@ def _stored(self):
     return dict(norm=t.norm, power=t.power)
 
 Watch.tick, Watch._end, Watch._live, Watch._stored = _tick, _end, _live, _stored
+Watch._without = _without
 
 # %% ../../nbs/lab/07_watch.ipynb #74060746
 def _draw(self, t, over=False):
@@ -506,7 +526,7 @@ def _draw(self, t, over=False):
     begun, self.trace = time.thread_time(), t
     for k,v in pictures(t, self.replica.value or 0).items(): self.charts[k].value = v
     self.found.value = happened(t, over)
-    self.due = time.monotonic() + max(.5, 25*(time.thread_time() - begun))
+    self.due = time.monotonic() + max(.5, 50*(time.thread_time() - begun))
 
 Watch._draw = _draw
 
@@ -520,7 +540,7 @@ def happened(
     first = first_steps(t)
     knew, right = np.isfinite(first).sum(1)
     form = '{} {:.1%}' if t.metric == 'accuracy' else '{} {:.3g}'
-    ends = zip(_measured(t), np.median(t.values[t.metric][-1], 1))
+    ends = zip(_measured(t), _of_finite(t.values[t.metric][-1])[1])
     now = ', '.join(form.format(s, v) for s,v in ends)
     tested = f', {right} have generalised' if len(_measured(t)) == 2 else '; there is no test set'
     words = (f'{knew} of {first.shape[1]} replicas have memorised{tested}. '

@@ -265,12 +265,15 @@ def _interruptible():
 
 # %% ../../nbs/train/10_fit.ipynb #3101fcb0
 @contextmanager
-def _waiting(lock):
-    "Hold a lock; say so if somebody else has it."
+def _waiting(lock, exp):
+    "Hold a lock; say so if somebody else has it, and end if a watcher wishes it meanwhile."
     try: lock.acquire(timeout=0)
     except Timeout:
         print('fit: another process is training this experiment; waiting for it', file=sys.stderr)
-        lock.acquire()
+        while not lock.is_locked:
+            if _wish(exp, 0) == 'stop': raise KeyboardInterrupt('fit: stopped while waiting')
+            try: lock.acquire(timeout=.3)
+            except Timeout: pass
     try: yield
     finally: lock.release()
 
@@ -461,7 +464,7 @@ def fit(
         how = dict(progress=progress, snapshot=snapshot, compile=compile)
         given = _given(exp, store=store, device=device, **how)
         store.create(exp)
-        with _waiting(folder.lock()), no_denormals():
+        with _waiting(folder.lock(), exp), no_denormals():
             cached = folder.finished()               # by another process, meanwhile
             if not cached: _train(exp, folder, device, data, given=given, **how)
     run = Run(folder)
