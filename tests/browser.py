@@ -196,6 +196,11 @@ class Lab:
         menu = self.box.locator('.gnb-presets select')
         menu.wait_for()
         menu.select_option(next(o for o in menu.locator('option').all_inner_texts() if o.split()[0] == name))
+        self.picked(name)
+
+    def picked(self, name):
+        "Wait until the form holds a preset: its name stands above, with a line about it"
+        self.box.locator('b').get_by_text(name, exact=True).locator('visible=true').wait_for()
 
     def complaints(self) -> list:
         "Everything that went wrong since the last time, in the page or in the kernel"

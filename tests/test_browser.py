@@ -111,10 +111,10 @@ def test_experiments_of_papers_can_be_chosen(lab):
     source = lab.label('From')
     for paper, first in (('dichotomy', 'dichotomy:E1'), ('groktransfer', 'groktransfer:C6')):
         source.select_option(next(o for o in source.locator('option').all_inner_texts() if paper in o))
-        lab.box.locator('b').get_by_text(first, exact=True).locator('visible=true').wait_for()    # with a line about it
+        lab.picked(first)
         assert lab.label('steps').input_value() == str(presets[first].experiment.steps)
     source.select_option(index=0)
-    lab.box.locator('b').get_by_text('modular-addition', exact=True).locator('visible=true').wait_for()
+    lab.picked('modular-addition')
 
 
 def test_a_preset_runs_until_it_groks(lab):
@@ -220,9 +220,9 @@ def test_two_runs_are_compared_and_copied(lab):
 
 
 def test_a_sweep_fills_its_diagram_and_a_cell_opens_its_run(lab):
-    choose(lab, 'permutations')
+    lab.pick('permutations')
     lab.label('steps').fill('60')
-    until(lab.button('Run').is_enabled)
+    until(lambda: '60 x 8 replicas' in lab.box.inner_text() and lab.button('Run').is_enabled())
     lab.tab('Sweep').click()
     values = lab.box.get_by_label('values', exact=True).locator('visible=true')
     for i, text in enumerate(('0.3, 1', '0.5, 0.8')): values.nth(i).fill(text)
@@ -288,5 +288,5 @@ def test_panels_fit_the_screen(browser, server, page, theme):
                 if bad := lab.too_faint(): wide[name, theme] = bad
         assert wide == {} and lab.complaints() == []
         lab.box.evaluate("e => { e.lastElementChild.style.minWidth = '3000px' }")       # and this would have been seen
-        lab.box.evaluate("e => e.style.setProperty('--jp-ui-font-color1', '#808080')")
+        lab.box.evaluate(f"e => e.style.setProperty('--jp-ui-font-color1', '{dict(light='#808080', dark='#606060')[theme]}')")
         assert lab.too_wide() != [] and lab.too_faint() != []
