@@ -474,7 +474,8 @@ def within_memory(
 ):
     "While the block lasts, this process may not take more memory than is free."
     free, size = _proc('/proc/meminfo', 'MemAvailable'), _proc('/proc/self/status', 'VmSize')
-    if free is None or size is None or pick_device().type != 'cpu': yield; return   # CUDA reserves
+    elsewhere = pick_device().type != 'cpu'               # CUDA reserves addresses beyond all memory
+    if free is None or size is None or elsewhere: yield; return
     import resource
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (size + int(share*free), hard))
