@@ -20,6 +20,7 @@ class Filter(Config):
     "Something between the gradients and the optimiser."
     capturable = False # Can a step be recorded once and replayed, as in a CUDA graph?
     needs_log = False # Does it need a loss that is the logarithm of one?
+    own_steps = False # May replicas differ in the number of their steps?
 
     def init(self,
         params:dict, # name -> trained parameter `(R, ...)`
@@ -82,6 +83,8 @@ class Chain(Optimiser):
     def capturable(self)->bool: return all(o.capturable for o in (*self.filters, self.optim))
     @property
     def needs_log(self)->bool: return any(o.needs_log for o in (*self.filters, self.optim))
+    @property
+    def own_steps(self)->bool: return all(o.own_steps for o in (*self.filters, self.optim))
 
     def init(self, params):
         states = [f.init(params) for f in self.filters] + [self.optim.init(params)]
@@ -127,6 +130,7 @@ class Grokfast(Filter):
 
     @property
     def capturable(self)->bool: return self.kind == 'ema'
+    own_steps = capturable
 
     def init(self, params):
         if self.kind == 'ema': return {f'm.{k}': torch.zeros_like(p) for k,p in params.items()}
@@ -163,7 +167,7 @@ def _window(f, names, g, state, t):
 @config
 class Perpendicular(Filter):
     "Take out of each gradient what would only scale its tensor."
-    capturable = True
+    capturable = own_steps = True
     length:bool = one_of(True, False) # Give what is left the gradient's old length?
 
     def grads(self, params, grads, state, t, loss):
@@ -211,14 +215,14 @@ def _least(v, top): return v.clamp(max=top) if isinstance(v, torch.Tensor) else 
 class WarmUp(Filter):
     "A learning rate that rises to its full value in `steps` steps."
     show = ('steps',)
-    capturable = True
+    capturable = own_steps = True
     steps:int = whole(10, low=1) # The first step with the full rate
     def rate(self, params, state, t, loss): return _least(t/self.steps, 1.)
 
 @config
 class Cosine(Filter):
     "A learning rate that falls to `floor` along half a cosine in `steps` steps."
-    capturable = True
+    capturable = own_steps = True
     steps:int = whole(low=1) # How long it falls
     floor:float = real(0., low=0, high=1) # Share of the rate at the end
     def rate(self, params, state, t, loss):
@@ -236,7 +240,7 @@ def _list_of_steps(v):
 @config
 class Doubling(Filter):
     "A learning rate that is doubled after given steps."
-    capturable = True
+    capturable = own_steps = True
     every:int = whole(None, low=1, none=True) # Double after each multiple of this ...
     times:int = whole(None, low=1, none=True) # ... this many times
     at:tuple = ruled('steps >= 1 in rising order', _list_of_steps, ()) # Or: after each of these
@@ -255,7 +259,7 @@ class Doubling(Filter):
 @config
 class LossNormalised(Filter):
     "Descent on the loss while it is large, and on its logarithm after that; for `LogCrossEntropy`."
-    needs_log = True
+    needs_log = own_steps = True
     # Factor on the rate while the loss is large
     factor:float = real(10., low=0, open='low', varies=True)
     threshold:float = real(-5., varies=True) # Logarithm of the loss at which that ends
@@ -290,6 +294,7 @@ def log_time(
 @config
 class NormScaled(Filter):
     "A rate divided by the squared norm of the weights, where that is above `size`."
+    own_steps = True
     size:float = real(50., low=0, open='low') # Norm up to which the rate is left alone
 
     def rate(self, params, state, t, loss):
@@ -300,7 +305,7 @@ class NormScaled(Filter):
 @config
 class ConstrainedNorm(Filter):
     "After each step, scale all weights of a network to a fixed norm."
-    capturable = True
+    capturable = own_steps = True
     scale:float = real(1., low=0, open='low', varies=True) # The norm, in units of the initial one
 
     def init(self, params): return dict(norm=_norm(params))

@@ -61,7 +61,7 @@ def measure(
         else:
             loss, acc = (torch.stack(v) for v in zip(*each))
             share = torch.tensor(sizes, dtype=acc.dtype, device=acc.device)/sum(sizes)
-            out.append([exp.loss.combine(loss, sizes), (acc*share[:, None]).sum(0)])
+            out.append([exp.loss.combine(loss, sizes), sum(acc*share[:, None])])
     return tuple(torch.stack(v) for v in zip(*out))
 
 def _rows(bank):

@@ -41,9 +41,11 @@ def _combine(self,
 )->torch.Tensor: # `(R,)`
     "The loss on all chunks together."
     w = torch.tensor(sizes, dtype=values.dtype, device=values.device)[:, None]
-    if self.reduction == 'sum': return values.logsumexp(0) if self.log else values.sum(0)
-    if self.log: return (values + w.log()).logsumexp(0) - math.log(sum(sizes))
-    return (values*w).sum(0)/sum(sizes)
+    if self.reduction == 'sum': return _join(values) if self.log else sum(values)
+    if self.log: return _join(values + w.log()) - math.log(sum(sizes))
+    return sum(values*w)/sum(sizes)        # one after the other, so that R does not matter
+
+def _join(values): return values.mT.contiguous().logsumexp(1)
 
 Loss.combine = _combine
 

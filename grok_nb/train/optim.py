@@ -18,6 +18,7 @@ class Optimiser(Config):
     "How gradients move parameters."
     capturable = True # Can a step be recorded once and replayed, as in a CUDA graph?
     needs_log = False # Does it need a loss that is the logarithm of one?
+    own_steps = False # May replicas differ in the number of their steps?
 
     def init(self,
         params:dict, # name -> trained parameter `(R, ...)`
@@ -38,7 +39,7 @@ def _take(self,
     params:dict, # name -> parameter `(R, ...)`; changed in place
     grads:dict, # name -> gradient
     state:dict, # as `init` made it; its tensors are changed in place
-    t, # The number of this step, from 1: an `int`, or a tensor without axes
+    t, # The number of this step, from 1: an `int`, or a tensor without axes, or `(R,)`
     loss:torch.Tensor=None, # loss of each replica in this step, `(R,)`
     rate=1., # Factor on the learning rate: a number, or a tensor `(R,)`
 ):
@@ -148,7 +149,9 @@ def _plain(p, *rates):
 def _fused_adam(kernel, p, g, m, v, t, lr, wd, b1, b2, eps):
     g = [o if o.is_contiguous() else o.contiguous() for o in g]
     t = torch.as_tensor(t, dtype=torch.float32, device=p[0].device)
-    kernel(p, g, m, v, [], [t]*len(p), lr=lr, beta1=b1, beta2=b2, weight_decay=wd, eps=eps,
+    t = [t]*len(p) if not t.dim() else list(t)*len(p)
+    if len(t) > len(p): p, g, m, v = ([r for o in some for r in o] for some in (p, g, m, v))
+    kernel(p, g, m, v, [], t, lr=lr, beta1=b1, beta2=b2, weight_decay=wd, eps=eps,
            amsgrad=False, maximize=False)
 
 def _fused_sgd(p, g, b, lr, wd, mu):
@@ -160,7 +163,7 @@ def _fused_sgd(p, g, b, lr, wd, mu):
 @config
 class SGD(Optimiser):
     "(Stochastic) gradient descent with momentum."
-    show = ('lr', 'wd')
+    show, own_steps = ('lr', 'wd'), True
     lr:float = real(.1, low=0, varies=True) # Learning rate
     wd:float = real(0., low=0, varies=True) # Weight decay
     momentum:float = real(0., low=0, high=1, open='high', varies=True) # Share of the last step kept
@@ -197,7 +200,7 @@ SGD.update = _sgd_update
 # %% ../../nbs/train/03_optim.ipynb #728e7b45
 class _Adam(Optimiser):
     "What Adam and AdamW share."
-    show = ('lr', 'wd')
+    show, own_steps = ('lr', 'wd'), True
     def init(self, params):
         _check_names(self, params)
         return _zeros(params, 'm', 'v')
@@ -287,7 +290,7 @@ def _patterns(v):
 @config
 class Muon(Optimiser):
     "Momentum with orthogonalised steps for matrices, and AdamW for all else."
-    show = ('lr', 'wd')
+    show, own_steps = ('lr', 'wd'), True
     lr:float = real(.02, low=0, varies=True) # Learning rate of the matrices
     wd:float = real(.1, low=0, varies=True) # Weight decay of the matrices, decoupled
     momentum:float = real(.95, low=0, high=1, open='high', varies=True) # Share of the past kept

@@ -15,6 +15,7 @@ from safetensors.torch import load
 from ..models.bank import Bank
 from ..tasks.config import Config, lengths, paths, refuse
 from .experiment import Experiment, event, happens
+from .pack import Shelved, revive
 from .store import RunFolder, Store, StoreError
 
 # %% ../../nbs/train/09_run.ipynb #3fd0e742
@@ -88,6 +89,7 @@ def _newest(self):
 
 def _history(self)->pd.DataFrame:
     "Loss and accuracy for each step, split and replica."
+    if isinstance(self.folder, Shelved): return self.folder.history()
     data = _newest(self)
     if self.finished: return pd.read_parquet(io.BytesIO(data))
     t = load(data)
@@ -97,6 +99,7 @@ def _probes(self)->pd.DataFrame:
     "What the probes said, for each step and replica."
     if not self.config.probes:
         refuse('Run.probes', 'Experiment.probes', (), 'given: this experiment asked for none')
+    if isinstance(self.folder, Shelved): return self.folder.probes()
     data = _newest(self)
     if self.finished: return pd.read_parquet(io.BytesIO(self.folder.read('probes.parquet')))
     t, pre = load(data), 'history.probe.'
@@ -169,7 +172,7 @@ def open_run(
     store = _store(store)
     name = exp.id if isinstance(exp, Experiment) else str(exp)
     folder = RunFolder(store.path/name)
-    if not (folder.path/'config.json').exists():
+    if not (folder.path/'config.json').exists() and not (folder := store.shelved(name)):
         raise StoreError(f'there is no run {name!r} in {store.path}; runs() lists those there are')
     return Run(folder)
 
@@ -190,6 +193,20 @@ def _files(f):
 
 def _ours(exp): return all(type(v).__module__.startswith('grok_nb.') or not isinstance(v, Config)
                            for v in paths(exp).values())
+
+# %% ../../nbs/train/09_run.ipynb #a1212dfa
+def _packed(store, newest, known):
+    "Packed runs as rows of the list, without those that have a folder too."
+    index = store.index()
+    if index.empty: return []
+    g = index.groupby('id', sort=False)
+    t = pd.DataFrame(dict(n=g.size(), replicas=g.replicas.first(), step=g.step.max(), least=g.step.min(),
+                          steps=g.steps.first(), seconds=g.seconds.sum(), written=g.written.max(),
+                          config=g.config.first()))
+    t = t[(t.n == t.replicas) & ~t.index.isin(known)].sort_values('written', kind='stable')
+    names = store.pack_names()
+    return [[r.Index, names.get(r.Index, ''), r.step, r.least == r.steps, r.seconds, r.written, revive(r.config)]
+            for r in (t if newest is None else t[-newest:]).itertuples()]
 
 # %% ../../nbs/train/09_run.ipynb #bc7f84d5
 def _latest(folders, n):
@@ -212,6 +229,7 @@ def survey(
         rows.append(row)
         if row and _ours(row[-1]): new[f.path.name] = files, row
     _remembered[store.path] = new if newest is None else old | new
+    rows += _packed(store, newest, {r[0] for r in rows if r})
     frame = pd.DataFrame([r for r in rows if r], columns=_columns)
     return frame.sort_values(['written', 'id'], ascending=False, ignore_index=True), wrong
 

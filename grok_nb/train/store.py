@@ -53,6 +53,9 @@ def _dump(d): return json.dumps(d, indent=1, sort_keys=True).encode()
 # %% ../../nbs/train/08_store.ipynb #0cb7cd56
 class RunFolder:
     "The files of one run."
+    ours = _ours # Names of files that we may remove
+    first = ('resume.0.safetensors', 'bank.0.safetensors') # Those that may be there before a manifest
+
     def __init__(self,
         path:Path, # The folder, named by its experiment's `id`
     ): self.path, self._config = Path(path), Path(path)/'config.json'
@@ -92,9 +95,9 @@ def _wrong(self, m):
 # %% ../../nbs/train/08_store.ipynb #384116dd
 def _lost(self):
     "Are there files that only a folder with a manifest can have?"
-    first = ('resume.0.safetensors', 'bank.0.safetensors')
     names = [f.name for f in self.path.iterdir()] if self.path.is_dir() else []
-    return any(_ours.fullmatch(n) and n not in first and not n.startswith('.tmp-') for n in names)
+    return any(self.ours.fullmatch(n) and n not in self.first and not n.startswith('.tmp-')
+               for n in names)
 
 def _manifest(self):
     "What was last committed, or None where nothing was."
@@ -132,7 +135,7 @@ RunFolder.manifest, RunFolder.read, RunFolder.finished = _manifest, _read, _fini
 def _sweep(self, keep):
     "Remove files of ours that do not count."
     for f in self.path.iterdir():
-        if _ours.fullmatch(f.name) and f.name not in keep: f.unlink(missing_ok=True)
+        if self.ours.fullmatch(f.name) and f.name not in keep: f.unlink(missing_ok=True)
 
 # %% ../../nbs/train/08_store.ipynb #626657e9
 def _commit(self,
@@ -250,8 +253,8 @@ def _rename(self,
 RunFolder.name, RunFolder.rename = property(_name), _rename
 
 # %% ../../nbs/train/08_store.ipynb #84b21932
-def _mark_of(path):
-    try: folder, _ = os.stat(path), os.stat(f'{path}/config.json')
+def _mark_of(path, need='config.json'):
+    try: folder, _ = os.stat(path), os.stat(f'{path}/{need}')
     except OSError: return None
     try: m = os.stat(f'{path}/manifest.json')
     except OSError: return folder.st_mtime_ns, 0, 0
@@ -295,7 +298,8 @@ def _hide(self):
 RunFolder.busy = _busy
 
 # %% ../../nbs/train/08_store.ipynb #7a584b5e
-_known = re.compile(_ours.pattern + r'|(config|manifest)\.json|name\.txt|\.lock')
+_known = re.compile(_ours.pattern + r'|(config|manifest|order)\.json|name\.txt|\.lock|\.beat|'
+                    r'(runs|history|probes)\.\d+\.parquet|(weights|state)\.\d+\.safetensors')
 
 def _unknown(self, id):
     ids = list(self.marks())
@@ -315,10 +319,12 @@ def _hidden(f):
 # %% ../../nbs/train/08_store.ipynb #fc20def6
 def _remove(self,
     id:str, # Which run
+    need:str='config.json', # The file without which it is none
 )->int: # Bytes that were freed
     "Delete a run with all its files; refuses one that is being trained."
     f = RunFolder(self.path/id) if isinstance(id, str) and _id.fullmatch(id) else None
-    if not f or not f._config.exists(): raise _unknown(self, id)
+    if not f or not (f.path/need).exists(): raise _unknown(self, id)
+    f._config = f.path/need
     try: size = _hidden(f)
     except FileNotFoundError: raise _unknown(self, id) from None        # somebody was quicker
     except OSError as e: raise StoreError(f'{f.path} cannot be removed ({e.strerror})') from None
