@@ -18,7 +18,7 @@ setup(
     packages=find_packages(include=[cfg['lib_path'], cfg['lib_path'] + '.*']),
     package_data={cfg['lib_path'] + '.papers': ['claims.csv'], cfg['lib_path'] + '.lab': ['laboratory.ipynb']},
     install_requires=shlex.split(cfg['requirements']),
-    extras_require={k: shlex.split(cfg[f'{k}_requirements']) for k in ('dev', 'lab')},
+    extras_require={k: shlex.split(cfg[f'{k}_requirements']) for k in ('dev', 'lab', 'cluster', 'search')},
     entry_points={'console_scripts': shlex.split(cfg['console_scripts']),
                   'nbdev': [f"{cfg['lib_path']}={cfg['lib_path']}._modidx:d"]},
     include_package_data=True, zip_safe=False)

@@ -16,7 +16,7 @@ from configparser import ConfigParser
 cfg = ConfigParser(delimiters=['='])
 cfg.read('settings.ini', encoding='utf-8')
 cfg = cfg['DEFAULT']
-print('\n'.join(shlex.split(f"{cfg['requirements']} {cfg['dev_requirements']} {cfg['lab_requirements']}") + ['pip', 'setuptools', 'wheel']))
+print('\n'.join(shlex.split(f"{cfg['requirements']} {cfg['dev_requirements']} {cfg['lab_requirements']} {cfg['cluster_requirements']} {cfg['search_requirements']}") + ['pip', 'setuptools', 'wheel']))
 PY
 grep '^torch==' constraints.txt > "$tmp/torch.txt"
 cp constraints.txt "$tmp/out.txt"

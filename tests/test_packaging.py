@@ -80,7 +80,7 @@ def test_wheel_metadata(wheel, cfg):
     assert f"\nRequires-Python: >={cfg['min_python']}\n" in meta
     need = {canonicalize_name(Requirement(o).name) for o in re.findall(r'^Requires-Dist: (.+)$', meta, re.M) if 'extra ==' not in o}
     assert need == {canonicalize_name(Requirement(o).name) for o in shlex.split(cfg['requirements'])}
-    for extra in ('dev', 'lab'):
+    for extra in ('dev', 'lab', 'cluster', 'search'):
         more = {canonicalize_name(Requirement(o).name) for o in re.findall(rf'^Requires-Dist: (.+); extra == .{extra}.$', meta, re.M)}
         assert more == {canonicalize_name(Requirement(o).name) for o in shlex.split(cfg[f'{extra}_requirements'])}
 
@@ -139,7 +139,7 @@ def test_every_requirement_is_pinned_once(cfg, pins, python, system):
     names = [canonicalize_name(p.name) for p in live]
     assert len(names) == len(set(names))
     at = {canonicalize_name(p.name): str(p.specifier)[2:] for p in live}
-    for o in shlex.split(f"{cfg['requirements']} {cfg['dev_requirements']} {cfg['lab_requirements']}"):
+    for o in shlex.split(f"{cfg['requirements']} {cfg['dev_requirements']} {cfg['lab_requirements']} {cfg['cluster_requirements']} {cfg['search_requirements']}"):
         r = Requirement(o)
         if r.marker and not r.marker.evaluate(env): continue
         name = canonicalize_name(r.name)

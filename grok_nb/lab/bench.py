@@ -5,11 +5,11 @@
 # %% auto #0
 __all__ = ['rows', 'usual_loop', 'our_loop', 'Race', 'UsualParity', 'parity_race', 'UsualMLP', 'addition_race', 'UsualBlock',
            'UsualTransformer', 'transformer_race', 'UsualXOR', 'xor_race', 'UsualSquare', 'double_loop', 'kernel_race',
-           'clock', 'turns', 'sgemm_peak', 'flops', 'Row', 'run_race', 'peak_bytes', 'jax_parity', 'jax_addition',
-           'jax_transformer', 'machine', 'bench', 'table', 'about', 'scaling', 'leaves', 'plot_scaling']
+           'clock', 'turns', 'sgemm_peak', 'flops', 'Row', 'run_race', 'jax_parity', 'jax_addition', 'jax_transformer',
+           'machine', 'bench', 'table', 'about', 'scaling', 'leaves', 'plot_scaling']
 
 # %% ../../nbs/lab/02_bench.ipynb #c148f0bd
-import contextlib, fnmatch, json, os, platform, sys, time
+import fnmatch, json, os, platform, time
 from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
@@ -17,7 +17,6 @@ import pandas as pd
 import torch
 from torch import nn
 import torch.nn.functional as F
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 
 # %% ../../nbs/lab/02_bench.ipynb #1f14c66a
@@ -30,7 +29,7 @@ from ..tasks.boolean import Boolean
 from ..tasks.config import refuse
 from ..tasks.modular import ModularArithmetic
 from ..tasks.xor import XORCluster
-from ..train.device import hold_memory, threads
+from ..train.device import hold_memory, peak_bytes, threads
 from ..train.experiment import Experiment, eval_steps
 from ..train.fit import Compiled, batches, begin, load_data, measure, take_step
 from ..train.gradients import gradients
@@ -404,29 +403,6 @@ def run_race(
         t = turns(parts, 3 if quick or slow else 11, .01 if quick else .05, dict(step=race.block))
         if made: t['jax'] /= made[1]
         return dict(rounds=_ratios(race, t), bytes=peak_bytes(race.ours[0]))
-
-# %% ../../nbs/lab/02_bench.ipynb #9a4f15a8
-@contextlib.contextmanager
-def _quiet():
-    "Silence for code that writes to standard error behind Python's back, as the profiler does."
-    sys.stderr.flush()
-    keep, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 2)
-    try: yield
-    finally:
-        os.dup2(keep, 2)
-        os.close(keep)
-        os.close(null)
-
-def peak_bytes(
-    step, # A function
-)->int:
-    "The most memory that a call holds at once, beyond what was held before it."
-    step()
-    with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as p: step()
-    events = [e for e in p.profiler.kineto_results.events() if e.name() == '[memory]']
-    held = np.cumsum([e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())])
-    return int(max(held, default=0))
 
 # %% ../../nbs/lab/02_bench.ipynb #f287f362
 def _jax(race):

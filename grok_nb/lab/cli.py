@@ -290,10 +290,25 @@ def _bench_live(quick, path):
     write_atomic(Path(path).with_name('live.json'), json.dumps(cost, indent=1).encode())
     typer.echo(f"numbers: {Path(path).with_name('live.json')}")
 
+# %% ../../nbs/lab/01_cli.ipynb #32f85ca1
+def _bench_sweep(quick, path):
+    "What many stored runs cost, and what a second worker brings; numbers as for `live`."
+    from grok_nb.lab.many import in_words, store_cost, worker_cost
+    from grok_nb.train.store import write_atomic
+    store_cost((10,))                                                # imports and fonts
+    cost = store_cost((100, 1000) if quick else (100, 300, 1000, 3000, 10_000))
+    try: work = worker_cost(rounds=1 if quick else 3)
+    except ImportError: work = None
+    typer.echo(f'{in_words(cost, work)}\n{cost.round(3).to_string(index=False)}\n')
+    if not path: return
+    both = dict(store=cost.to_dict('records'), workers=work)
+    write_atomic(Path(path).with_name('sweep.json'), json.dumps(both, indent=1, default=float).encode())
+    typer.echo(f"numbers: {Path(path).with_name('sweep.json')}")
+
 # %% ../../nbs/lab/01_cli.ipynb #6b3aedd8
 @app.command()
 def bench(
-    rows: _option(str, "Which rows, e.g. 'parity*'; 'live' is what watching costs.") = '*',
+    rows: _option(str, "Rows, e.g. 'parity*'; 'live': what watching costs; 'sweep': what many runs cost.") = '*',
     quick: _option(bool, 'A few rounds and smaller sizes: a minute rather than several.') = False,
     json: _option(Optional[str], 'Write the numbers to this file.') = None,
     out: _option(Optional[str], 'Write bench.json and scaling.png, how cost grows, here.') = None,
@@ -303,7 +318,8 @@ def bench(
     if json: _check_out(Path(json).parent)
     path = json or (Path(out)/'bench.json' if out else None)
     if rows in ('*', 'live'): _bench_live(quick, path)
-    if rows == 'live': return
+    if rows in ('*', 'sweep'): _bench_sweep(quick, path)
+    if rows in ('live', 'sweep'): return
     from grok_nb.lab.bench import about, bench as run, plot_scaling, scaling, table
     result = run(rows, quick, path)
     typer.echo(f'{about(result)}\n\n{table(result).to_string()}\n')

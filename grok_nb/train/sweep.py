@@ -60,7 +60,8 @@ def _assemble(experiments, store, failed):
     t['gap'] = t.generalised - t.memorised
     clash = {k: f'exp.{k}' for k in experiments.coordinates if k in ('number', *_known)}
     where = experiments.coordinates.rename(columns=clash).loc[t.number].reset_index(drop=True)
-    return pd.concat([t[['number']], where, t[_known]], axis=1)
+    place = t.reindex(columns=['pack', 'row'])
+    return pd.concat([t[['number']], where, t[_known]], axis=1), place
 
 # %% ../../nbs/train/18_sweep.ipynb #89c9a22c
 class SweepResult:
@@ -76,7 +77,9 @@ class SweepResult:
         self.seconds, self.taken = seconds, taken
 
     @cached_property
-    def frame(self)->pd.DataFrame: return _assemble(self.experiments, self.store, self._failed)
+    def _both(self): return _assemble(self.experiments, self.store, self._failed)
+    frame = property(lambda self: self._both[0], doc='A row for each replica.')
+    _where = property(lambda self: self._both[1], doc='The pack of each replica, and its row there.')
 
     @property
     def failed(self)->pd.DataFrame: # number, replica, error, experiment
@@ -96,16 +99,18 @@ class SweepResult:
 # %% ../../nbs/train/18_sweep.ipynb #3e2d8989
 class _Bar:
     "One progress bar for all orders, with the time that is left."
-    def __init__(self, orders, begun, progress):
-        total = sum(e.steps for o in orders for e,i in o.pairs if (e.id, i) not in begun)
-        self.taken, self.left = {}, {o.id: sum(e.steps for e,_ in o.pairs) for o in orders}
+    def __init__(self, orders, begun, progress, heed):
+        self.heed, self.taken = heed or (lambda taken, left: None), {}
+        self.left = {o.id: sum(e.steps for (e,_),k in zip(o.pairs, o.keys) if k not in begun) for o in orders}
+        total = sum(self.left.values())
         self.bar = tqdm(total=total, unit='step', unit_scale=True, leave=False,
                         disable=not (progress and interactive()))
     def say(self, id, taken, left, **_):
         self.taken[id], self.left[id] = taken, left
-        done = sum(self.taken.values())
-        self.bar.total = done + sum(self.left.values())
+        done, todo = sum(self.taken.values()), sum(self.left.values())
+        self.bar.total = done + todo
         self.bar.update(done - self.bar.n)
+        self.heed(done, todo)
     def close(self): self.bar.close()
 
 def _here(orders, store, how, bar, news, ask):
@@ -125,11 +130,11 @@ def _beats(store, orders, bar):
 def _there(orders, store, how, bar, news, executor, retries):
     "Have orders done by an executor."
     tries = dict.fromkeys(orders, 0)
-    def submit(o): return executor.submit(train_order, o, str(store.path), **how)
+    def submit(o): return executor.submit(train_order, o, str(store.path), attempt=tries[o], **how)
     running = {submit(o): o for o in orders}
     try:
         while running:
-            done, _ = concurrent.futures.wait(running, timeout=.5, return_when=concurrent.futures.FIRST_COMPLETED)
+            done, _ = concurrent.futures.wait(running, timeout=max(.5, len(running)/1000), return_when=concurrent.futures.FIRST_COMPLETED)
             _beats(store, running.values(), bar)
             news()
             for f in done:
@@ -153,7 +158,7 @@ def _given_up(o, e):
     "An order that the executor cannot do."
     hint = '; what was committed is safe: start the sweep again with a new executor'
     why = _short(e) + (hint if isinstance(e, concurrent.futures.BrokenExecutor) else '')
-    return dict(id=o.id, taken=0, seconds=0., stopped=False, failed=[(e_.id, i, why) for e_,i in o.pairs])
+    return dict(id=o.id, taken=0, seconds=0., stopped=False, failed=[(*k, why) for k in o.keys])
 
 # %% ../../nbs/train/18_sweep.ipynb #150b6f58
 def _news(store, orders, done, tell):
@@ -182,7 +187,7 @@ def sweep(
     store=None, # A `Store` or its path, which all workers share; None for the default one
     stop:Stop=None, # When a replica may leave early; None trains to the end, or until it diverges
     device:str='auto', # 'auto', 'cuda', 'mps' or 'cpu'
-    memory:float=128., # Megabytes that a bank may take, by estimate
+    memory:float=None, # Megabytes that a bank may take; by device if left out: 24 on a CPU
     places:int=None, # Seats of a bank; by memory if left out
     weights:bool=True, # Keep weights? Without them a replica that left early cannot go on
     snapshot:float=10., # Seconds between commits, which is what a crash can cost at most
@@ -190,15 +195,16 @@ def sweep(
     retries:int=3, # How often an order whose worker was lost is tried again
     tell=None, # Called with the row of each replica that is done, as a dict
     ask=None, # Called at every turn, without an executor: '' to go on, 'hold' to wait, 'stop' to end
+    heed=None, # Called about once a second with the number of steps taken, and of those left
 )->SweepResult:
     "Train many experiments; Ctrl-C returns what was done so far, and the next call goes on."
     some, stop, begun = _check(experiments), stop or Stop(None), time.monotonic()
     store = store if isinstance(store, Store) else Store(store)
     done, _ = finished_before(store, some, stop)
-    orders = [o for o in make_orders(some, stop, memory, places)
-              if any((e.id, i) not in done for e,i in o.pairs)]
+    orders = [o for o in make_orders(some, stop, memory, places, device)
+              if any(k not in done for k in o.keys)]
     how = dict(device=device, snapshot=snapshot, weights=weights)
-    bar, news, said = _Bar(orders, done, progress), _news(store, orders, done, tell), []
+    bar, news, said = _Bar(orders, done, progress, heed), _news(store, orders, done, tell), []
     work = _here(orders, store, how, bar, news, ask) if executor is None else \
         _there(orders, store, how, bar, news, executor, retries)
     try:
@@ -222,23 +228,31 @@ def condition(
     try: return '{} {} {} {!r}'.format(*event(f'{m[1]} {metric} {m[3] or dict(accuracy=">=", loss="<=")[metric]} {m[4]}'))
     except ValueError: refuse('best', 'rule', rule, _rules)
 
-def _reached(self, when):
-    "The step at which each replica first met a condition; infinite for never."
-    f = self.frame
-    if when == 'test accuracy >= 0.99' and f.test_accuracy.notna().any(): return f.generalised.fillna(np.inf)
-    out = pd.Series(np.inf, index=f.index)
-    for k,rows in f[f.step.notna()].groupby('number'):
-        steps = first_time(self.run(k).history, when).astype('Float64').to_numpy(float, na_value=np.inf)
+def _reached(self,
+    when:str, # A condition such as 'test accuracy >= .5'
+)->pd.Series: # like the rows of `frame`; infinite for never
+    "The step at which each replica first met a condition."
+    split, metric, sign, at = event(when)
+    out, k = pd.Series(np.inf, index=self.frame.index), f'{split}_{metric}'
+    for pack,rows in self._where.groupby('pack'):
+        h = Pack(self.store.path/'packs'/pack).content('history')
+        first = h[h[k] >= at if sign == '>=' else h[k] <= at].groupby('row').step.min()
+        out[rows.index] = first.reindex(rows.row).fillna(np.inf).to_numpy(float)
+    own = self.frame[self._where.pack.isna() & self.frame.step.notna()]
+    for n,rows in own.groupby('number'):                                # those that `fit` trained
+        steps = first_time(self.run(n).history, when).astype('Float64').to_numpy(float, na_value=np.inf)
         out[rows.index] = steps[rows.replica]
     return out
 
 def _score(self, rule):
     "A number for each replica, the smaller the better."
     m = re.fullmatch(r'(highest|lowest) (\S+)', rule.strip()) if isinstance(rule, str) else None
-    if not m: return _reached(self, condition(rule))
+    if not m: return self.first(condition(rule))
     if m[2] not in self.frame: refuse('best', 'rule', rule, f'about one of the columns {list(self.frame)}')
     v = self.frame[m[2]].astype(float)
     return (v if m[1] == 'lowest' else -v).fillna(np.inf)
+
+SweepResult.first = _reached
 
 # %% ../../nbs/train/18_sweep.ipynb #9303dc9e
 def _best(self,
