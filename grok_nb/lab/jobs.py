@@ -26,7 +26,9 @@ from ..train.checkup import built_in
 from ..train.device import pick_device
 from ..train.experiment import Experiment
 from ..train.fit import fit, watching
+from ..train.pool import Stop
 from ..train.store import Store, StoreError, write_atomic
+from ..train.sweep import sweep
 
 # %% ../../nbs/lab/04_jobs.ipynb #defe0416
 @torch.no_grad()
@@ -194,8 +196,16 @@ class Pulse:
         if exp is not self.exp: self.exp, self.run = exp, exp.id   # perhaps one to begin with
         if exp.steps != self.steps or step < self.step: self.times.clear()
         self.step, self.steps = step, exp.steps
+        return self.hear()
+
+    def hear(self)->str:
+        "The wish, and the state that follows from it."
         self.state = 'paused' if self.wish == 'hold' else 'running'
         return self.wish
+
+    def heed(self, taken:int, left:int):
+        "Note how many steps a sweep has taken, and how many are left."
+        self.step, self.steps = taken, taken + left
 
     def _run(self):
         while not self.over.wait(.1 if self.wish else .2): self.beat()
@@ -266,8 +276,23 @@ def _name(job, exp):
     if exp.id in job['ids'] and job['title'] and not folder.name:
         folder.rename(job['title'][:80])
 
+def _sweep(job, pulse):
+    "Train the experiments of a sweep in full banks; gives the state it ends in."
+    exps = {}
+    for i,d in enumerate(job['experiments']):
+        try: exps[i] = revive(d)
+        except Exception as e: pulse.errors[i] = f'{type(e).__name__}: {e}'
+    if not exps: return 'failed'
+    rule = job['about'].get('stop')
+    found = sweep(list(exps.values()), None, job['store'], from_dict(rule, Stop) if rule else None, job['device'],
+                  snapshot=2., progress=False, ask=pulse.hear, heed=pulse.heed)
+    for o in found.failed.itertuples(): pulse.errors[list(exps)[o.number]] = o.error
+    if len(pulse.errors) == len(job['experiments']): return 'failed'
+    return 'stopped' if (found.frame.ended == 'missing').any() else 'finished'
+
 def _work(folder, job, pulse):
     "Train all experiments of a job; gives the state it ends in."
+    if job['kind'] == 'sweep': return _sweep(job, pulse)
     for i,d in enumerate(job['experiments']):
         pulse.beat()
         if pulse.wish == 'stop': return 'stopped'

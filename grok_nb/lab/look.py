@@ -42,6 +42,7 @@ from ..tasks.modular import ModularArithmetic
 from ..tasks.xor import XORCluster
 from ..train.fit import load_data
 from ..train.presets import presets
+from ..train.pack import Shelved
 from ..train.run import Run, open_run, splits
 from ..train.store import StoreError
 
@@ -754,6 +755,22 @@ def _mark(folder):
     files = [p.stat() for p in (folder.path, folder.path/'manifest.json') if p.exists()]
     return tuple((s.st_mtime_ns, s.st_ino) for s in files)
 
+def _list_packed(store, known, newest=300):
+    "Take packed runs into the list, the newest only; gives their ids."
+    index, ids = store.index(), set()
+    if index.empty: return ids
+    for id in index.sort_values('written').drop_duplicates('id', keep='last').id[-newest:]:
+        rows = index[index.id == id]
+        if len(rows) < rows.replicas.iloc[0] or (store.path/id).exists(): continue
+        f = Shelved(store, rows)
+        ids.add(id)
+        mark = f.mark(), f.name
+        if known.get(id, (None,))[0] == mark: continue
+        try: exp, m = f.experiment(), f.manifest()
+        except (StoreError, OSError): continue
+        known[id] = mark, f'{_title_of(exp, f.name)} · {_state(m, exp)} · {id[:4]}', m['written']
+    return ids
+
 def _listed(store, known):
     "Rows (id, label, date), the newest first; what is `known` of folders that stayed as they were."
     for f in store.folders():
@@ -767,7 +784,7 @@ def _listed(store, known):
             title = _title_of(exp, f.name)
             label = f'{title} · {_state(m, exp)} · {f.path.name[:4]}'
             known[f.path.name] = mark, label, m['written']
-    there = {f.path.name for f in store.folders()}
+    there = {f.path.name for f in store.folders()} | _list_packed(store, known)
     for gone in known.keys() - there: del known[gone]
     return sorted(((k, v[1], v[2]) for k,v in known.items()), key=lambda r: r[2], reverse=True)
 
@@ -1042,7 +1059,8 @@ def _look_again(self):
     "What has happened to the run on the screen."
     if self.film is None: return
     film = self.film
-    try: run = Run(film.run.folder) if film.run.folder.path.exists() else None
+    packed = isinstance(film.run.folder, Shelved)
+    try: run = Run(film.run.folder) if packed or film.run.folder.path.exists() else None
     except (StoreError, OSError) as e: return self.close(str(e), 'bad')
     if run is None: return self.close('The run that was shown here is no longer in the store.')
     if (run.step, run.finished) == (film.run.step, film.run.finished): return

@@ -7,6 +7,7 @@ __all__ = ['made_up_store', 'store_cost', 'worker_cost', 'in_words']
 
 # %% ../../nbs/lab/15_many.ipynb #07cff122
 import json, tempfile, time
+from functools import partial
 import numpy as np
 import pandas as pd
 from ..analysis.phase_diagram import phase_table, plot_phase_diagram
@@ -57,25 +58,32 @@ def _forget():
     from grok_nb.train import pack, run
     pack._seen.clear(); pack._part.cache_clear(); pack._part_of.cache_clear(); run._remembered.clear()
 
+def _draw(store, grid):
+    import matplotlib.pyplot as plt
+    table = phase_table(SweepResult(grid, store), 'wd', 'lr')
+    plot_phase_diagram(table, 'wd', 'lr').figure.canvas.draw()
+    plt.close()
+
+def _soon(index):
+    "Runs that generalised soon, counted by pack."
+    return index[(index.generalised < 500) & (index.test_accuracy > .9)].groupby('pack').size()
+
+def _uses(n):
+    "Seconds for each use of a store with so many runs."
+    store, grid = made_up_store(n)
+    _forget()
+    t = {}
+    t['open'], index = _clocked(Store(store.path).index)
+    t['list'], _ = _clocked(partial(runs, store))
+    t['filter'], _ = _clocked(partial(_soon, index))
+    t['draw'], _ = _clocked(partial(_draw, store, grid))
+    return dict(runs=n) | t | dict(all=sum(t.values()), megabytes=store.bytes()/1e6)
+
 def store_cost(
     counts:tuple=(100, 1000, 10_000), # Numbers of runs
 )->pd.DataFrame: # runs, open, list, filter, draw, all (seconds), megabytes
     "Seconds to use a store, against the number of runs in it."
-    import matplotlib.pyplot as plt
-    out = []
-    for n in counts:
-        store, grid = made_up_store(n)
-        _forget()
-        result, t = SweepResult(grid, store), {}
-        def draw():
-            plot_phase_diagram(phase_table(result, 'wd', 'lr'), 'wd', 'lr').figure.canvas.draw()
-            plt.close()
-        t['open'], index = _clocked(lambda: Store(store.path).index())
-        t['list'], _ = _clocked(lambda: runs(store))
-        t['filter'], _ = _clocked(lambda: index[(index.generalised < 500) & (index.test_accuracy > .9)].groupby('pack').size())
-        t['draw'], _ = _clocked(draw)
-        out.append(dict(runs=n) | t | dict(all=sum(t.values()), megabytes=store.bytes()/1e6))
-    return pd.DataFrame(out)
+    return pd.DataFrame([_uses(n) for n in counts])
 
 # %% ../../nbs/lab/15_many.ipynb #49f81149
 def worker_cost(

@@ -17,7 +17,9 @@ from ..analysis.curves import timeline
 from ..analysis.transitions import phases, story
 from .parts import (card, copy_button, downloads, drawing, duration, picture, plural,
                                row, say, sheet)
-from ..tasks.config import Config, ConfigError, paths, refuse
+from ..tasks.config import Config, ConfigError, paths, refuse, to_dict
+from ..train.pack import Shelved
+from ..train.pool import Stop
 from ..train.run import Run, open_run
 
 # %% ../../nbs/lab/10_phase.ipynb #5729d43c
@@ -165,7 +167,7 @@ def _phase(h, threshold):
 def _facts(run, threshold):
     "What has to be known of a finished run: arrays with one value for each replica."
     t, h = _phase(run.history, threshold), run.history
-    end = h[h.step == h.step.max()].sort_values('replica')
+    end = h.sort_values('step', kind='stable').groupby(['replica', 'split']).tail(1).sort_values('replica')
     train, test = (end[end.split == s] for s in ('train', 'test'))
     phase = np.where(np.isfinite(train.loss.to_numpy()), t.phase, 'diverged')
     times = {k: t[k].astype('Float64').to_numpy(float, na_value=np.inf)
@@ -198,8 +200,12 @@ def outcome(
     threshold:float=.9, # The accuracy that counts as knowing
 )->dict: # phase, share, memorised, generalised, gap, accuracy
     "What the replicas of a run did: the commonest phase, its share, and medians."
-    if not run.finished: return dict(phase='training') | _none
+    if not _over(run): return dict(phase='training') | _none
     return _sum_up(_facts(run, threshold), _default_delay(run.config) if delay is None else delay)
+
+def _over(run):
+    "Is all known of a run? Replicas that left a sweep early are done too."
+    return run.finished or isinstance(getattr(run, 'folder', None), Shelved)
 
 def _default_delay(
     exp, # An `Experiment`
@@ -321,7 +327,6 @@ def _key(ax, there):
 # %% ../../nbs/lab/10_phase.ipynb #62700fe0
 _css = """<style>
 .gnb .gnb-cell{padding:0;font-variant-numeric:tabular-nums;overflow:hidden;text-overflow:clip}
-.gnb .gnb-now{outline:3px dashed var(--jp-ui-font-color1);outline-offset:-3px}
 .gnb-tick{font-size:11px;line-height:1.2;color:var(--jp-ui-font-color1);white-space:nowrap}
 .gnb-axis{font-weight:600;font-size:12px;color:var(--jp-ui-font-color1)}
 .gnb-chip{display:inline-block;min-width:18px;text-align:center;border-radius:3px;padding:0 4px;
@@ -351,7 +356,9 @@ def _form(self):
     self.go.on_click(lambda _: self._guard(self._start))
     for w in (self.x, self.y): w.observe(lambda c: self._guard(self._field, c), 'value')
     for w in (self.xs, self.ys): w.observe(lambda c: self._guard(self._edited), 'value')
-    return card('Sweep', self.base, row(left, right), self.sum, self.go, basis=300)
+    self.early = W.Checkbox(value=True, indent=False, description='stop at 99 % test accuracy',
+                            tooltip='A network that knows the test set, or diverges, makes room for the next')
+    return card('Sweep', self.base, row(left, right), self.early, self.sum, self.go, basis=300)
 
 # %% ../../nbs/lab/10_phase.ipynb #5bd31994
 def _board(self):
@@ -408,7 +415,7 @@ class Phase:
     ):
         self.desk, self.job, self.plan, self.grid = desk, None, None, None
         self._lock, self._known, self._errors, self._quiet = threading.RLock(), {}, {}, False
-        self._now, self._status, self._said = None, None, {}
+        self._status, self._said, self._marks, self._packed = None, {}, None, {}
         self._wrong, self._reader, self._turn = '', None, 0
         self.steer = _steer(self)
         left, save, self.board = _form(self), _export(self), _board(self)
@@ -526,15 +533,17 @@ Phase._edited, Phase._planned, Phase._show_plan = _edited, _planned, _show_plan
 # %% ../../nbs/lab/10_phase.ipynb #f0ef734c
 def _read(self, cell):
     "What the store knows of a cell; did it change?"
-    old = self._known.get(cell['id'])
+    old, packed = self._known.get(cell['id']), self._packed.get(cell['id'])
     try: stamp = (self.desk.store.path/cell['id']/'manifest.json').stat().st_mtime_ns
-    except OSError: return self._known.pop(cell['id'], None) is not None
+    except OSError: stamp = None if packed is None else int(packed.step.sum())
+    if stamp is None: return self._known.pop(cell['id'], None) is not None
     if old and old['stamp'] == stamp: return False
     new = dict(stamp=stamp, done=False, step=0, seconds=0., facts=None, message='')
     try:
-        run = open_run(cell['id'], self.desk.store)
-        new |= dict(done=run.finished, step=run.step, seconds=run.seconds)
-        if run.finished: new['facts'] = _facts(run, .9)
+        own = (self.desk.store.path/cell['id']/'config.json').exists() or packed is None
+        run = open_run(cell['id'], self.desk.store) if own else Run(Shelved(self.desk.store, packed))
+        new |= dict(done=_over(run), step=run.step, seconds=run.seconds)
+        if _over(run): new['facts'] = _facts(run, .9)
     except Exception as e: new['message'] = f'{type(e).__name__}: {e}'
     self._known[cell['id']] = new
     return True
@@ -543,6 +552,7 @@ def _read(self, cell):
 def _look(self, budget=.06):
     "Read on until the time is over; gives whether something is new, and whether that was the end."
     until, new = time.monotonic() + budget, False
+    self._unpack()
     cells = {c['id']: c for grid in (self.grid, self.plan) if grid for c in grid['cells']}
     todo = [c for c in cells.values() if not self._known.get(c['id'], {}).get('done')]
     for i in range(self._turn, len(todo)):
@@ -553,7 +563,15 @@ def _look(self, budget=.06):
     self._turn = 0
     return new, True
 
-Phase._read, Phase._look = _read, _look
+def _unpack(self):
+    "Note which runs of the packs are complete, if a pack has changed."
+    marks = [p.mark() for p in self.desk.store.packs()]
+    if marks == self._marks: return
+    index = self.desk.store.index()
+    groups = index.groupby('id') if len(index) else ()
+    self._marks, self._packed = marks, {k: g for k,g in groups if len(g) == g.replicas.iloc[0]}
+
+Phase._read, Phase._look, Phase._unpack = _read, _look, _unpack
 
 # %% ../../nbs/lab/10_phase.ipynb #1d48d02c
 def _read_on(self):
@@ -591,21 +609,20 @@ def _outcome(self, cell):
     k, error = self._known.get(cell['id']), self._errors.get(cell['id'])
     if k and k['facts'] is not None: return _sum_up(k['facts'], self.delay.value)
     if error or k and k['message']: return dict(phase='failed') | _none
-    return dict(phase='training') | _none if k or cell['id'] == self._now else None
+    return dict(phase='training') | _none if k else None
 
 def _when(v): return f'{v:,.0f}' if v is not None else 'never'
 
 # %% ../../nbs/lab/10_phase.ipynb #aebbf4b3
 def _tip(self, cell, o):
     "All there is to say of a cell."
-    k, s, exp = self._known.get(cell['id']) or {}, self._status, cell['experiment']
+    k, exp = self._known.get(cell['id']) or {}, cell['experiment']
     lines = [f'{self.grid["x"]} = {_words(cell["x"])}', f'{self.grid["y"]} = {_words(cell["y"])}']
     if o is None: return '\n'.join([*lines, 'not trained yet'])
     if o['phase'] == 'failed':
         return '\n'.join([*lines, 'failed: ' + (self._errors.get(cell['id']) or k['message'])])
     if o['phase'] == 'training':
-        step = s.step if cell['id'] == self._now and s else k.get('step', 0)
-        return '\n'.join([*lines, f'at step {step:,} of {exp.steps:,}'])
+        return '\n'.join([*lines, f'at step {k.get("step", 0):,} of {exp.steps:,}'])
     lines += [f'{o["phase"]}: {round(o["share"]*len(exp))} of {_replicas(exp)}',
               f'memorised at step {_when(o["memorised"])}',
               f'generalised at step {_when(o["generalised"])}', f'gap {_when(o["gap"])}']
@@ -628,9 +645,6 @@ def _face(self, cell, o, ends):
     "Text and colour of a cell."
     if o is None: return '', None
     view, narrow = self.view.value, len(self.grid['xs']) > 14
-    if cell['id'] == self._now and o['phase'] == 'training' and self._status:
-        s = self._status
-        return f'{100*s.step//max(s.steps, 1)}%', None
     if view == 'gap': return _by_gap(o, ends)
     return _by_accuracy(o) if view == 'accuracy' else _by_phase(o, not narrow)
 
@@ -645,13 +659,12 @@ def _paint(self):
     ends = _scale([o['gap'] for o in told if o])
     for i,(c,o) in enumerate(zip(self.grid['cells'], told)):
         text, colour = self._face(c, o, ends)
-        new = text, colour, self._tip(c, o), c['id'] == self._now
+        new = text, colour, self._tip(c, o)
         if self._painted.get(i) == new: continue
         b, self._painted[i] = self._buttons[i], new
         # a button keeps its old text when it is given none, hence a space that counts
         b.description, b.tooltip, style = new[0] or '\u00a0', new[2], self._style(colour)
         if b.style is not style: b.style = style
-        (b.add_class if new[3] else b.remove_class)('gnb-now')
     self.keys.value = self._legend(told, ends)
 
 def _chip(letter, colour, word):
@@ -710,7 +723,7 @@ def _show(self, grid):
     while len(self._buttons) < n: self._buttons.append(self._new_button(len(self._buttons)))
     self._arrange(nx, ny)
     self._paint()
-    for b in self._buttons[n:]: b.remove_class('gnb-now')
+
 
 # %% ../../nbs/lab/10_phase.ipynb #993c2eb1
 def _arrange(self, nx, ny):
@@ -751,6 +764,7 @@ def _start(self):
     order = evenly(len(p['xs']), len(p['ys']))
     title = f'{p["x"]} × {p["y"]}, {len(p["cells"])} cells'
     about = {k: p[k] for k in ('x', 'xs', 'y', 'ys')} | dict(delay=self.delay.value)
+    if self.early.value: about['stop'] = to_dict(Stop())
     exps = [p['cells'][i]['experiment'] for i in order]
     return lambda: self.desk.tell('start', exps, 'sweep', title, about)
 
@@ -765,7 +779,7 @@ def _live(self): return self._status is not None and self._status.state in (
 
 # %% ../../nbs/lab/10_phase.ipynb #bb942498
 def _follow(self, job):
-    self.job, self._errors, self._now = job, {}, None
+    self.job, self._errors = job, {}
     self._status = job and job.status()
     if job is None: return self._show(self.plan)
     a = job.about or {}
@@ -812,17 +826,6 @@ def _command(self, word):
 # %% ../../nbs/lab/10_phase.ipynb #c084032e
 Phase._restore, Phase._command = _restore, _command
 
-# %% ../../nbs/lab/10_phase.ipynb #234870bf
-def _time_left(
-    seconds:list, # What each finished cell took
-    todo:int, # Cells that are neither finished nor under way
-    now:float=None, # What the one under way still needs, if that is known
-)->float: # Seconds, or None while nothing can be said
-    "How long the rest of a sweep takes, from the cells that are done."
-    if not seconds and now is None: return None
-    each = sum(seconds)/len(seconds) if seconds else now
-    return each*todo + (each/2 if now is None else now)
-
 # %% ../../nbs/lab/10_phase.ipynb #734e7cca
 _ends = dict(starting='a worker is starting', running='', paused='paused', stopped='stopped; Go on '
              'trains the rest', finished='finished', failed='failed', lost='the worker is gone; '
@@ -835,24 +838,20 @@ def _progress(self):
     if self.job is None: return
     s = self._status = self.job.status()
     self._errors = {self._order[i]: m for i,m in s.errors.items()}
-    self._now = self._order[s.at] if self._live() and s.at < len(self._order) else None
     if s.state == 'failed' and not self._errors: self._errors = {self._order[s.at]: s.message}
     mine = set(self._order)
-    done = [k['seconds'] for i,k in self._known.items() if i in mine and k['done']]
-    n, over = len(mine), len(done) + len(self._errors)
-    part = s.step/s.steps if self._now and s.steps and over < n else 0.
-    self.bar.value, self.bar.layout.display = min((over + part)/n, 1.), ''
-    self.news.value = self._told(s, done, n - over - 1)
+    done = sum(k['done'] for i,k in self._known.items() if i in mine)
+    far = s.step/s.steps if s.steps and self._live() else 0.
+    self.bar.value, self.bar.layout.display = min(max(far, (done + len(self._errors))/len(mine)), 1.), ''
+    self.news.value = self._told(s, done)
     for k,b in self.buttons.items(): b.disabled = k not in _may.get(s.state, ())
     self._paint()
 
 # %% ../../nbs/lab/10_phase.ipynb #3ec17826
-def _told(self, s, done, todo):
+def _told(self, s, done):
     "Progress in words."
-    text, n, wrong = f'{len(done):,} of {len(self._order):,} cells', len(self._errors), ''
-    took, running = [t for t in done if t], s.state == 'running'
-    left = _time_left(took, max(todo, 0), s.left) if running else None
-    if left is not None: text += f', about {duration(left)} left'
+    text, n, wrong = f'{done:,} of {len(self._order):,} cells', len(self._errors), ''
+    if s.state == 'running' and s.left is not None: text += f', about {duration(s.left)} left'
     if _ends[s.state]: text += f': {_ends[s.state]}'
     if n: wrong = f' {n} could not be trained: {next(iter(self._errors.values()))}'
     return say(text) + say(wrong, 'bad')

@@ -10,11 +10,9 @@ import datetime, json, math, os, time
 from dataclasses import dataclass
 import numpy as np
 import torch
-from filelock import Timeout
 from safetensors.torch import load
 from ..tasks.config import digest, to_dict
 from .device import pick_device
-from .experiment import Experiment
 from .fit import _environment, _interruptible, fit
 from .pack import Pack, metrics, pack_files
 from .pool import Pool, Stop, data_seed_of, kin, replica_bytes, seed_of, why
@@ -263,7 +261,7 @@ def _by_fit(order, store, device, snapshot):
 # %% ../../nbs/train/17_order.ipynb #4c9affe1
 def _work(order, store, device, snapshot, weights, tell, ask):
     pack, pool, records = _start(order, store, device)
-    m, begun, first, held = pack.manifest(), time.monotonic(), pool.taken, 0.
+    m, begun, first = pack.manifest(), time.monotonic(), pool.taken
     sittings = (m or {}).get('sittings', []) + [dict(taken=pool.taken, pid=os.getpid())]
     how = (order, sittings, begun, (m or {}).get('seconds', 0.), device, weights)
     due = beat = begun

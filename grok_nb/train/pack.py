@@ -6,7 +6,7 @@
 __all__ = ['metrics', 'first_steps', 'Pack', 'pack_files', 'revive', 'Shelved']
 
 # %% ../../nbs/train/09_pack.ipynb #2077bf9d
-import io, json, os, re
+import io, json, os, re, warnings
 from functools import lru_cache
 import numpy as np
 import pandas as pd
@@ -15,9 +15,10 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load, save
 from ..models.bank import make_bank
-from ..tasks.config import Config, ConfigError, digest, from_dict, refuse
+from ..tasks.config import ConfigError, digest, from_dict
 from .experiment import Experiment
-from .store import (RunFolder, Store, StoreError, _damaged, _dump, _id, _mark_of, _plain, write_atomic)
+from .store import (RunFolder, Store, StoreError, _damaged, _id, _mark_of, _plain,
+                                 write_atomic)
 
 # %% ../../nbs/train/09_pack.ipynb #7c2cc980
 metrics = ('train_loss', 'test_loss', 'train_accuracy', 'test_accuracy')
@@ -57,6 +58,8 @@ class Pack(RunFolder):
     first = tuple(f'{n}.0.{e}' for n,e in (('runs', 'parquet'), ('history', 'parquet'), ('probes', 'parquet'),
                                           ('weights', 'safetensors'), ('state', 'safetensors')))
 
+    def mark(self): return _mark_of(self.path, 'manifest.json')
+
     def newest(self,
         kind:str, # 'runs', 'history', 'probes', 'weights' or 'state'
     )->bytes: # None if the last commit has none
@@ -69,7 +72,7 @@ class Pack(RunFolder):
 
     def runs(self)->pd.DataFrame:
         "A row for each replica that is done."
-        mark = _mark_of(self.path, 'manifest.json')
+        mark = self.mark()
         if _seen.get(self.path, (None,))[0] != mark or mark is None:
             data = self.newest('runs')
             frame = _frame(data) if data else pd.DataFrame()
@@ -86,7 +89,7 @@ def _content(self,
     kind:str, # 'history', 'probes' or 'weights'
 ):
     "A table, or the tensors of the weights; None if there is none."
-    return _part(self.path, kind, _mark_of(self.path, 'manifest.json'))
+    return _part(self.path, kind, self.mark())
 
 Pack.content = _content
 
@@ -142,9 +145,14 @@ def _packs(self)->list:
     except OSError: return []
     return [Pack(self.path/'packs'/n) for n in names]
 
+def _runs_or_warn(pack):
+    try: return pack.runs()
+    except StoreError as e: warnings.warn(f'a pack was left out: {e}', stacklevel=3)
+    return pd.DataFrame()
+
 def _index(self)->pd.DataFrame:
-    "A row for each packed replica."
-    frames = [f for p in self.packs() if len(f := p.runs())]
+    "A row for each packed replica; a pack that cannot be read gives a warning instead."
+    frames = [f for p in self.packs() if len(f := _runs_or_warn(p))]
     if not frames: return pd.DataFrame(columns=['id', 'replica', 'pack', 'row'])
     for k in ('id', 'config'): frames = [f.assign(**{k: f[k].astype(object)}) for f in frames]
     all = pd.concat(frames, ignore_index=True).sort_values('step', kind='stable')
@@ -184,7 +192,7 @@ class Shelved(RunFolder):
         raise _damaged(f'{self.store.path/"packs"/self.last.pack} was changed: it describes {exp.id}')
 
     def finished(self): return bool((self.rows.step == self.rows.steps).all())
-    def mark(self): return tuple(_mark_of(p, 'manifest.json') for p in self._packs().values())
+    def mark(self): return tuple(p.mark() for p in self._packs().values())
     def busy(self): return False
     def lock(self): raise StoreError(f'{self.path.name} is kept in a pack, where it does not change')
     def _packs(self): return {n: Pack(self.store.path/'packs'/n) for n in self.rows.pack.unique()}
@@ -315,7 +323,7 @@ def _remove(self,
 
 def _all_marks(self)->dict: # id -> mark
     "The marks of all runs and packs: equal if nothing has changed."
-    return self._folder_marks() | {p.path.name: _mark_of(p.path, 'manifest.json') for p in self.packs()}
+    return self._folder_marks() | {p.path.name: p.mark() for p in self.packs()}
 
 Store._remove_folder, Store.remove = Store.remove, _remove
 Store._folder_marks, Store.marks = Store.marks, _all_marks

@@ -278,9 +278,10 @@ def _labels(self, y):
 def _update(self, grads, loss):
     if self.exp.optim.own_steps: return self.exp.optim.update(self.trained, grads, self.opt, self.t, loss)
     for i,s in enumerate(self.seats):
-        def own(d): return {k: v[i:i + 1] for k,v in d.items()}
-        with torch.no_grad():
-            s.one.optim.update(own(self.trained), own(grads), own(self.opt), s.step + 1, loss[i:i + 1])
+        params, g, state = (_row(d, i) for d in (self.trained, grads, self.opt))
+        with torch.no_grad(): s.one.optim.update(params, g, state, s.step + 1, loss[i:i + 1])
+
+def _row(d, i): return {k: v[i:i + 1] for k,v in d.items()}
 
 def _slopes(self, x, y):
     "Loss and gradients of every replica."

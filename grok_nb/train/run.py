@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from safetensors.torch import load
 from ..models.bank import Bank
-from ..tasks.config import Config, lengths, paths, refuse
+from ..tasks.config import Config, ConfigError, lengths, paths, refuse
 from .experiment import Experiment, event, happens
 from .pack import Shelved, revive
 from .store import RunFolder, Store, StoreError
@@ -195,7 +195,7 @@ def _ours(exp): return all(type(v).__module__.startswith('grok_nb.') or not isin
                            for v in paths(exp).values())
 
 # %% ../../nbs/train/09_run.ipynb #a1212dfa
-def _packed(store, newest, known):
+def _packed(store, newest, known, wrong):
     "Packed runs as rows of the list, without those that have a folder too."
     index = store.index()
     if index.empty: return []
@@ -204,9 +204,12 @@ def _packed(store, newest, known):
                           steps=g.steps.first(), seconds=g.seconds.sum(), written=g.written.max(),
                           config=g.config.first()))
     t = t[(t.n == t.replicas) & ~t.index.isin(known)].sort_values('written', kind='stable')
-    names = store.pack_names()
-    return [[r.Index, names.get(r.Index, ''), r.step, r.least == r.steps, r.seconds, r.written, revive(r.config)]
-            for r in (t if newest is None else t[-newest:]).itertuples()]
+    names, rows = store.pack_names(), []
+    for r in (t if newest is None else t[-newest:]).itertuples():
+        try: exp = revive(r.config)
+        except ConfigError as e: wrong.append(f'{r.Index}, which is packed, cannot be read: {e}')
+        else: rows.append([r.Index, names.get(r.Index, ''), r.step, r.least == r.steps, r.seconds, r.written, exp])
+    return rows
 
 # %% ../../nbs/train/09_run.ipynb #bc7f84d5
 def _latest(folders, n):
@@ -229,7 +232,7 @@ def survey(
         rows.append(row)
         if row and _ours(row[-1]): new[f.path.name] = files, row
     _remembered[store.path] = new if newest is None else old | new
-    rows += _packed(store, newest, {r[0] for r in rows if r})
+    rows += _packed(store, newest, {r[0] for r in rows if r}, wrong)
     frame = pd.DataFrame([r for r in rows if r], columns=_columns)
     return frame.sort_values(['written', 'id'], ascending=False, ignore_index=True), wrong
 

@@ -116,7 +116,7 @@ class _Bar:
 def _here(orders, store, how, bar, news, ask):
     "Do orders one after the other in this process."
     for o in orders:
-        said = train_order(o, store, tell=lambda d: (bar.say(o.id, **d), news()), ask=ask, **how)
+        said = train_order(o, store, tell=lambda d, id=o.id: (bar.say(id, **d), news()), ask=ask, **how)
         bar.say(o.id, said['taken'], 0)
         yield said
         if said['stopped']: return
