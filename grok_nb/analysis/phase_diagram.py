@@ -29,15 +29,17 @@ def replica_phases(
     if not 0 < threshold <= 1: refuse('replica_phases', 'threshold', threshold, 'a number in (0, 1]')
     f = result.frame
     if f.step.notna().any() and f.test_accuracy.isna().all():
-        refuse('replica_phases', 'result', 'no test accuracy', 'a sweep over tasks with train and test accuracy')
-    knew, right = (result.first(f'{s} accuracy >= {threshold!r}').replace(np.inf, np.nan) for s in ('train', 'test'))
+        refuse('replica_phases', 'result', 'no test accuracy', 'a sweep over tasks that have one')
+    knew, right = (result.first(f'{s} accuracy >= {threshold!r}').replace(np.inf, np.nan)
+                   for s in ('train', 'test'))
     steps = np.array([e.steps for e in result.experiments])[f.number]
     late = right - knew >= (np.maximum(steps//10, 1) if delay is None else delay)
     low = threshold - drop
     cases = [f.step.isna(), f.ended == 'diverged', knew.notna() & (f.train_accuracy <= low),
              right.notna() & (f.test_accuracy <= low), right.notna() & late, right.notna(), knew.notna()]
     names = ['missing', 'diverged', 'collapse', 'misgrokking', 'grokking', 'comprehension', 'memorisation']
-    return f.assign(memorised=knew, generalised=right, gap=right - knew, phase=np.select(cases, names, 'confusion'))
+    phase = np.select(cases, names, 'confusion')
+    return f.assign(memorised=knew, generalised=right, gap=right - knew, phase=phase)
 
 # %% ../../nbs/analysis/05_phase_diagram.ipynb #0f302ba5
 def phase_table(
@@ -50,11 +52,15 @@ def phase_table(
     f = replica_phases(result, **kw)
     for name,k in (('x', x), ('y', y)):
         if k not in f or k == dict(x=y, y=None)[name]:
-            refuse('phase_diagram', name, k, f'one of {list(result.experiments.coordinates)}, and not both the same')
+            some = list(result.experiments.coordinates)
+            refuse('phase_diagram', name, k, f'one of {some}, and not both the same')
     times = ['memorised', 'generalised', 'gap']
-    count = f.groupby([y, x]).phase.value_counts().unstack(fill_value=0).reindex(columns=list(kinds), fill_value=0)
-    t = pd.DataFrame(dict(phase=count.idxmax(axis=1), replicas=count.sum(axis=1), share=count.max(axis=1)/count.sum(axis=1)))
-    middle = f.assign(**f[times].fillna(np.inf), accuracy=f.test_accuracy).groupby([y, x])[[*times, 'accuracy']].median()
+    count = f.groupby([y, x]).phase.value_counts().unstack(fill_value=0)
+    count = count.reindex(columns=list(kinds), fill_value=0)
+    n = count.sum(axis=1)
+    t = pd.DataFrame(dict(phase=count.idxmax(axis=1), replicas=n, share=count.max(axis=1)/n))
+    values = f.assign(**f[times].fillna(np.inf), accuracy=f.test_accuracy)
+    middle = values.groupby([y, x])[[*times, 'accuracy']].median()
     t = t.join(middle.replace(np.inf, np.nan)).reset_index()
     return t[[x, y, 'phase', 'share', 'replicas', *times, 'accuracy']]
 
@@ -118,8 +124,8 @@ def plot_phase_diagram(
     code[j, i], image[j, i] = [kinds.index(k) for k in table.phase], hues
     ax.imshow(image, origin='lower', extent=(0, len(xs), 0, len(ys)), aspect='auto', interpolation='nearest')
     if max(len(xs), len(ys)) <= _lettered: _write(ax, table, list(zip(i, j)), hues, len(xs))
-    ax.add_collection(mpl.collections.LineCollection(_edges(code), colors='black', lw=2 if len(xs) <= _lettered else .8,
-                                                     capstyle='projecting'))
+    lines = dict(colors='black', lw=2 if len(xs) <= _lettered else .8, capstyle='projecting')
+    ax.add_collection(mpl.collections.LineCollection(_edges(code), **lines))
     ax.set(xlim=(0, len(xs)), ylim=(0, len(ys)), xlabel=x, ylabel=y)
     ax.set_xticks(*_ticks(list(xs)), rotation=45 if len(xs) > 8 else 0)
     ax.set_yticks(*_ticks(list(ys)))
@@ -157,7 +163,7 @@ def _plot(self,
 ):
     "A quantity against a coordinate: medians, a band over replicas, and triangles for never."
     f = self.frame
-    if isinstance(y, str) and y.startswith('first to '): f = f.assign(**{y: self.first(condition(y)).replace(np.inf, np.nan)})
+    if _waits(y): f = f.assign(**{y: self.first(condition(y)).replace(np.inf, np.nan)})
     f = f[f.step.notna()]
     for name,k in (('x', x), ('y', y), ('hue', hue)):
         if k is not None and k not in f or k is None and name != 'hue':
@@ -166,21 +172,26 @@ def _plot(self,
         use_style()
         ax = plt.subplots(layout='constrained')[1]
     palette = sns.color_palette('viridis', f[hue].nunique()) if hue else None
-    sns.lineplot(f, x=x, y=y, hue=hue, palette=palette, ax=ax, estimator='median', errorbar=('pi', 100), marker='o', ms=4)
+    sns.lineplot(f, x=x, y=y, hue=hue, palette=palette, ax=ax, estimator='median',
+                 errorbar=('pi', 100), marker='o', ms=4)
     _never(f, x, y, hue, palette, ax)
     for axis,k in (('x', x), ('y', y)):
         v = f[k].dropna() if f[k].dtype != object else pd.Series(dtype=float)
         if len(v) and v.min() > 0 and v.max() >= 20*v.min(): ax.set(**{f'{axis}scale': 'log'})
-    unit = ' (training step)' if y in ('memorised', 'generalised') or y.startswith('first to ') else ' (training steps)' if y == 'gap' else ''
+    unit = ' (training steps)' if y == 'gap' else ' (training step)' if _counts(y) else ''
     ax.set(xlabel=x, ylabel=y + unit)
     return ax
 
+def _waits(y): return isinstance(y, str) and y.startswith('first to ')
+def _counts(y): return _waits(y) or y in ('memorised', 'generalised', 'gap')
+
 def _never(f, x, y, hue, palette, ax):
     "Triangles where replicas never did what is asked for."
-    lost = f[f[y].isna()] if y in ('memorised', 'generalised', 'gap') or y.startswith('first to ') else f[:0]
+    lost = f[f[y].isna()] if _counts(y) else f[:0]
     if lost.empty or f[y].isna().all(): return
     colour = dict(zip(sorted(f[hue].unique()), palette)) if hue else {}
     for k,rows in lost.groupby(hue) if hue else [(None, lost)]:
-        ax.plot(rows[x], [f[y].max()*1.25]*len(rows), '^', ms=4, alpha=.5, color=colour.get(k, sns.color_palette()[0]))
+        ax.plot(rows[x], [f[y].max()*1.25]*len(rows), '^', ms=4, alpha=.5,
+                color=colour.get(k, sns.color_palette()[0]))
 
 SweepResult.plot = _plot

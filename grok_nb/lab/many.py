@@ -26,8 +26,9 @@ def _made_up(exp, text, steps, rise):
     "The record of a run that memorised at step 50 and generalised at `rise`."
     train, test = np.clip(steps/50, 0, 1), np.clip(steps/rise, 0, 1)**4
     rows = np.stack([1 - train + 1e-3, 3 - 2.9*test, train, test], 1)
-    return dict(id=exp.id, config=text, replica=0, replicas=1, seed=0, data_seed=0, step=int(steps[-1]), steps=exp.steps,
-                reason='', seconds=1., written='2030-01-01T00:00:00+00:00', times=steps.tolist(), rows=rows,
+    return dict(id=exp.id, config=text, replica=0, replicas=1, seed=0, data_seed=0,
+                step=int(steps[-1]), steps=exp.steps, reason='', seconds=1.,
+                written='2030-01-01T00:00:00+00:00', times=steps.tolist(), rows=rows,
                 probes=[{}]*len(steps), kept=[])
 
 def made_up_store(
@@ -43,7 +44,8 @@ def made_up_store(
     for k in range(0, n, each):
         pack = Pack(store.path/'packs'/f'{k:016x}')
         pack.path.mkdir(parents=True)
-        records = [_made_up(e, json.dumps(to_dict(e), sort_keys=True), steps, 100/e.optim.wd) for e in grid[k:k + each]]
+        records = [_made_up(e, json.dumps(to_dict(e), sort_keys=True), steps, 100/e.optim.wd)
+                   for e in grid[k:k + each]]
         pack.commit(pack_files(records, 0), step=0, finished=True, seconds=1., written='', environment={})
     return store, grid
 
@@ -94,7 +96,8 @@ def worker_cost(
 )->dict: # by number of workers: steps a second, and the ratio of the last to the first
     "Training steps a second of a sweep, with one worker process and with two."
     from dask.distributed import Client, LocalCluster
-    exp = exp or Experiment(ModularArithmetic(p=31), MLP(width=64, act='square'), AdamW(.01, wd=.1), steps=200, seeds=16)
+    exp = exp or Experiment(ModularArithmetic(p=31), MLP(width=64, act='square'),
+                            AdamW(.01, wd=.1), steps=200, seeds=16)
     grid = exp.grid(train_frac=[round(v, 3) for v in np.linspace(.4, .6, points).tolist()])
     rate = {n: [] for n in counts}
     for _ in range(rounds):

@@ -122,20 +122,24 @@ def _given(store, row):
     if w is None or 'late' not in w or row.row not in w['late'].tolist(): return None
     k, i = w['late'].tolist().index(row.row), ((w['row'] == row.row) & (w['step'] == row.step)).nonzero()[0, 0]
     said = pack.content('probes')
-    said = [{}]*len(h) if said is None else said[said.row == row.row].drop(columns=['row', 'step']).to_dict('records')
-    return dict(param={n[6:]: v[i] for n,v in w.items() if n.startswith('param.')}, step=row.step, seconds=row.seconds,
-                opt={n[4:]: v[k] for n,v in w.items() if n.startswith('opt.')}, steps=h.step.tolist(),
-                rows=list(map(tuple, h[list(metrics)].to_numpy(float).tolist())), probes=list(said))
+    said = [{}]*len(h) if said is None else _dicts(said[said.row == row.row])
+    return dict(param={n[6:]: v[i] for n,v in w.items() if n.startswith('param.')}, step=row.step,
+                opt={n[4:]: v[k] for n,v in w.items() if n.startswith('opt.')},
+                steps=h.step.tolist(), rows=list(map(tuple, h[list(metrics)].to_numpy(float).tolist())),
+                probes=list(said), seconds=row.seconds)
+
+def _dicts(said): return said.drop(columns=['row', 'step']).to_dict('records')
 
 # %% ../../nbs/train/17_order.ipynb #8198a744
 def _record(s, weights):
     "A replica that is done, for the pack."
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
     more = dict(final=s.final) if weights and s.final else {}
-    return dict(id=s.exp.id, config=json.dumps(to_dict(s.exp), sort_keys=True), replica=s.replica, replicas=len(s.exp),
-                seed=seed_of(s.exp, s.replica), data_seed=data_seed_of(s.exp, s.replica), step=s.step, steps=s.exp.steps,
-                reason=s.reason, seconds=s.seconds, written=now, times=s.steps, rows=s.rows, probes=s.probes,
-                kept=s.kept if weights else [], **more)
+    e, i = s.exp, s.replica
+    return dict(id=e.id, config=json.dumps(to_dict(e), sort_keys=True), replica=i, replicas=len(e),
+                seed=seed_of(e, i), data_seed=data_seed_of(e, i), step=s.step, steps=e.steps,
+                reason=s.reason, seconds=s.seconds, written=now, times=s.steps, rows=s.rows,
+                probes=s.probes, kept=s.kept if weights else [], **more)
 
 def _records(pack):
     "The records that a pack was made of."
@@ -151,9 +155,9 @@ def _records(pack):
     cuts = np.searchsorted(h.row, np.arange(len(runs) + 1))
     values = h[list(metrics)].to_numpy(float)
     for i,(r,a,b) in enumerate(zip(runs.drop(columns=['pack', 'row']).to_dict('records'), cuts, cuts[1:])):
-        p = [{}]*(b - a) if said is None else said[a:b].drop(columns=['row', 'step']).to_dict('records')
-        out.append(r | dict(times=h.step[a:b].tolist(), rows=list(map(tuple, values[a:b])), probes=p, kept=kept[i])
-                   | late.get(i, {}))
+        p = [{}]*(b - a) if said is None else _dicts(said[a:b])
+        past = dict(times=h.step[a:b].tolist(), rows=list(map(tuple, values[a:b])), probes=p)
+        out.append(r | past | dict(kept=kept[i]) | late.get(i, {}))
     return out
 
 # %% ../../nbs/train/17_order.ipynb #01885ffb
@@ -164,7 +168,8 @@ def _text(d): return torch.frombuffer(bytearray(json.dumps(d).encode()), dtype=t
 def _put(pool, order):
     "The state of a pool as tensors by name."
     at = {e: k for k,e in enumerate(order.experiments)}
-    seats = [{k: getattr(s, k) for k in _facts} | dict(exp=at[s.exp], kept=[k for k,_ in s.kept]) for s in pool.seats]
+    seats = [{k: getattr(s, k) for k in _facts} | dict(exp=at[s.exp], kept=[k for k,_ in s.kept])
+             for s in pool.seats]
     meta = dict(seats=seats, queue=[(at[e], i) for e,i,_ in pool.queue], taken=pool.taken)
     parts = dict(param=pool.params, opt=pool.opt, begun=pool.begun) if pool.seats else {}
     out = {f'{p}.{k}': v.detach().cpu().contiguous() for p,d in parts.items() for k,v in d.items()}
@@ -246,7 +251,8 @@ def train_order(
     if order.plain: return _by_fit(order, store, device, snapshot)
     pack = Pack(store.path/'packs'/order.id)
     try: pack.path.mkdir(parents=True, exist_ok=True)
-    except OSError as e: raise StoreError(f'store={str(store.path)!r} cannot be written ({e.strerror})') from None
+    except OSError as e:
+        raise StoreError(f'store={str(store.path)!r} cannot be written ({e.strerror})') from None
     with pack.lock():
         return _work(order, store, device, snapshot, weights, tell or (lambda d: None), ask or (lambda: ''))
 

@@ -96,7 +96,8 @@ Pack.content = _content
 # %% ../../nbs/train/09_pack.ipynb #92f477ac
 def _columns(records):
     "The table of runs."
-    names = ('id', 'config', 'replica', 'replicas', 'seed', 'data_seed', 'step', 'steps', 'reason', 'seconds', 'written')
+    names = ('id', 'config', 'replica', 'replicas', 'seed', 'data_seed', 'step', 'steps', 'reason',
+             'seconds', 'written')
     out = {k: [r[k] for r in records] for k in names}
     last = [r['rows'][-1] for r in records]
     out |= {k: _small([v[i] for v in last]) for i,k in enumerate(metrics)}
@@ -169,7 +170,8 @@ def revive(
 )->Experiment:
     "The experiment that a text describes; parts that many experiments share are made once."
     d = json.loads(text)
-    shared = {k: _part_of(json.dumps(v)) for k,v in d.items() if isinstance(v, dict) and 'type' in v and k != 'start'}
+    shared = {k: _part_of(json.dumps(v)) for k,v in d.items()
+              if isinstance(v, dict) and 'type' in v and k != 'start'}
     return from_dict(d | shared, Experiment)
 
 # %% ../../nbs/train/09_pack.ipynb #ff1dbf07
@@ -187,9 +189,11 @@ class Shelved(RunFolder):
         d = json.loads(self.last.config)
         try: exp = revive(self.last.config)
         except ConfigError as e:
-            raise _damaged(f'{self.store.path/"packs"/self.last.pack} does not describe an experiment: {e}') from None
+            raise _damaged(f'{self._where} does not describe an experiment: {e}') from None
         if digest(d) == self.path.name: return exp
-        raise _damaged(f'{self.store.path/"packs"/self.last.pack} was changed: it describes {exp.id}')
+        raise _damaged(f'{self._where} was changed: it describes {exp.id}')
+
+    _where = property(lambda self: self.store.path/'packs'/self.last.pack)
 
     def finished(self): return bool((self.rows.step == self.rows.steps).all())
     def mark(self): return tuple(p.mark() for p in self._packs().values())
@@ -204,8 +208,9 @@ def _manifest(self):
     steps = [f'bank.{s}.safetensors' for s in self.kept()]
     tables = ['history.parquet'] + (['probes.parquet'] if self.experiment().probes else [])
     env = next(iter(self._packs().values())).manifest()['environment']
-    return dict(format=1, files=dict.fromkeys(steps + tables, {}), step=int(r.step.max()), finished=self.finished(),
-                seconds=float(r.seconds.sum()), written=r.written.max(), environment=env)
+    return dict(format=1, files=dict.fromkeys(steps + tables, {}), step=int(r.step.max()),
+                finished=self.finished(), seconds=float(r.seconds.sum()), written=r.written.max(),
+                environment=env)
 
 def _kept(self)->list:
     "Steps at which the weights of all replicas are known; those before the first step are drawn again."
@@ -232,7 +237,8 @@ def _history(self)->pd.DataFrame:
     t, out = _tables(self, 'history'), []
     for s in ('train', 'test'):
         out.append(t[['step', 'replica']].assign(split=s, loss=t[f'{s}_loss'], accuracy=t[f'{s}_accuracy']))
-    h = pd.concat(out).sort_values(['step', 'split', 'replica'], ascending=[True, False, True], ignore_index=True)
+    h = pd.concat(out).sort_values(['step', 'split', 'replica'], ascending=[True, False, True],
+                                   ignore_index=True)
     return h[['step', 'split', 'replica', 'loss', 'accuracy']]
 
 def _probes(self)->pd.DataFrame:
@@ -258,7 +264,9 @@ def _weights(self, step):
 def _read(self, name):
     "A file that a folder of its own would have."
     if name not in self.manifest()['files']: raise FileNotFoundError(f'{self.path} holds no {name}')
-    if name.startswith('bank.'): return save({k: v.contiguous() for k,v in _weights(self, int(name.split('.')[1])).items()})
+    if name.startswith('bank.'):
+        weights = _weights(self, int(name.split('.')[1]))
+        return save({k: v.contiguous() for k,v in weights.items()})
     return _table(self.history() if name == 'history.parquet' else self.probes())
 
 Shelved.read = _read
@@ -280,7 +288,8 @@ def _rename(self,
         if not name: return f.unlink(missing_ok=True)
         f.parent.mkdir(exist_ok=True)
         write_atomic(f, name.encode())
-    except OSError as e: raise StoreError(f'{f} cannot be written ({e.strerror}), so the run was not named') from None
+    except OSError as e:
+        raise StoreError(f'{f} cannot be written ({e.strerror}), so the run was not named') from None
 
 def _names(self)->dict: # id -> name
     "The names of all packed runs that have one."

@@ -85,7 +85,8 @@ def join(
     ones:list, # From `single`, all kin
 )->Experiment:
     "One experiment that holds some replicas side by side."
-    return replace(ones[0], seeds=tuple(o.seeds[0] for o in ones), data_seed=tuple(o.data_seed[0] for o in ones),
+    seeds, data = (tuple(getattr(o, k)[0] for o in ones) for k in ('seeds', 'data_seed'))
+    return replace(ones[0], seeds=seeds, data_seed=data,
                    **{k: _join([getattr(o, k) for o in ones]) for k in _parts})
 
 def seed_of(exp, i)->int:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from ..tasks.config import refuse
-from .experiment import Experiment, event
+from .experiment import Experiment, eval_steps, event
 from .grid import Between, Experiments, _at, _check_space
+from .pack import Pack
 from .pool import Stop
 from .sweep import SweepResult, condition, sweep
 
@@ -40,7 +41,8 @@ def _sampler(name, space, seed):
     if not isinstance(name, str): return name                        # one of Optuna's own
     makers = dict(random=lambda: s.RandomSampler(seed), tpe=lambda: s.TPESampler(seed=seed, constant_liar=True),
                   grid=lambda: s.RandomSampler(seed))
-    if name not in makers: refuse('search', 'sampler', name, 'one of ' + ', '.join(makers) + ', or a sampler of Optuna')
+    if name not in makers:
+        refuse('search', 'sampler', name, 'one of ' + ', '.join(makers) + ', or a sampler of Optuna')
     if name == 'grid' and any(isinstance(v, Between) for v in space.values()):
         refuse('search', 'sampler', 'grid', "'random' or 'tpe' for a space with intervals")
     return makers[name]()
@@ -60,15 +62,26 @@ def _behind(values, when):
     away = np.clip(away, 0, None)
     return np.nan_to_num(away/(1 + away) if metric == 'loss' else np.clip(away, 0, 1), nan=1., posinf=1.)
 
+def _value_at(result, column, until):
+    "What each replica measured last, up to a step."
+    out = pd.Series(np.nan, index=result.frame.index)
+    for pack,rows in result._where.groupby('pack'):
+        h = Pack(result.store.path/'packs'/pack).content('history')
+        last = h[h.step <= until].groupby('row')[column].last()
+        out[rows.index] = last.reindex(rows.row).to_numpy(float)
+    return out.where(result._where.pack.notna(), result.frame[column])     # `fit` trains to the end
+
 def scores(
     result:SweepResult, # As far as it is trained
     when:str, # The condition one waits for
+    until:int, # Later measurements do not count
 )->pd.Series: # by number of the experiment
-    "How well each experiment does, the smaller the better."
+    "How well each experiment does up to a step, the smaller the better."
     f, first = result.frame, result.first(when)
     split, metric, *_ = event(when)
     steps = np.array([e.steps for e in result.experiments], float)[f.number]
-    score = np.where(np.isfinite(first), first, steps*(1 + _behind(f[f'{split}_{metric}'].to_numpy(float), when)))
+    behind = _behind(_value_at(result, f'{split}_{metric}', until).to_numpy(float), when)
+    score = np.where(first <= until, first, steps*(1 + behind))
     return pd.Series(np.where(f.step.isna(), 2*steps, score)).groupby(f.number.to_numpy()).median()
 
 # %% ../../nbs/train/19_search.ipynb #a40874c4
@@ -86,8 +99,8 @@ class SearchResult:
         "The experiment that met the condition first."
         return self.result.experiments[self.study.best_trial.number]
     def __repr__(self):
-        return (f'SearchResult of {len(self.result)} points, {self.taken:,} steps: best {self.study.best_trial.params}, '
-                f'{self.when} at {self.study.best_value:g}')
+        return (f'SearchResult of {len(self.result)} points, {self.taken:,} steps: best '
+                f'{self.study.best_trial.params}, {self.when} at {self.study.best_value:g}')
 
 # %% ../../nbs/train/19_search.ipynb #dbdfb0f7
 def _rungs(least, steps, factor):
@@ -98,8 +111,10 @@ def _rungs(least, steps, factor):
 
 def _round(study, alive, result, when, at, last):
     "Tell Optuna how those that are left do; those that go on."
-    optuna, score = _optuna(), scores(result, when)
-    met = np.isfinite(result.first(when)).groupby(result.frame.number.to_numpy()).mean() > .5
+    exp = result.experiments[0]
+    until = min(s for s in eval_steps(exp.steps, exp.every) if s >= at)     # where they were paused
+    optuna, score = _optuna(), scores(result, when, until)
+    met = (result.first(when) <= until).groupby(result.frame.number.to_numpy()).mean() > .5
     stay = {}
     for k,(number,trial) in enumerate(alive.items()):
         trial.report(float(score[k]), at)
@@ -137,7 +152,8 @@ def search(
         rounds += _halve(study, {t.number: t for t in some}, points, when, _rungs(least, exp.steps, factor), kw)
     all = Experiments([e for e,_ in points], pd.DataFrame([p for _,p in points]))
     rounds = pd.DataFrame(rounds)
-    return SearchResult(study, SweepResult(all, rounds.result.iloc[-1].store), when, rounds.drop(columns='result'), int(rounds.taken.sum()))
+    found = SweepResult(all, rounds.result.iloc[-1].store)
+    return SearchResult(study, found, when, rounds.drop(columns='result'), int(rounds.taken.sum()))
 
 def _halve(study, alive, points, when, rungs, kw):
     "Train some points in rounds, each longer and with fewer of them."

@@ -6,7 +6,8 @@
 __all__ = ['SweepResult', 'sweep', 'condition']
 
 # %% ../../nbs/train/18_sweep.ipynb #c64ebd57
-import concurrent.futures, json, re, time, warnings
+import json, re, time, warnings
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
 from functools import cached_property
 import numpy as np
 import pandas as pd
@@ -32,8 +33,8 @@ def _from_fit(run):
         rows = np.stack([t[m, s].to_numpy(float) for m,s in (('loss', 'train'), ('loss', 'test'),
                                                              ('accuracy', 'train'), ('accuracy', 'test'))], 1)
         a, b = first_steps(t.index, rows)
-        yield dict(id=e.id, replica=i, seed=e.init_seeds[i], step=run.step, steps=e.steps, reason='', memorised=a,
-                   generalised=b, seconds=run.seconds/len(e), **dict(zip(metrics, rows[-1])))
+        yield dict(id=e.id, replica=i, seed=e.init_seeds[i], step=run.step, steps=e.steps, reason='',
+                   memorised=a, generalised=b, seconds=run.seconds/len(e), **dict(zip(metrics, rows[-1])))
 
 def _found(store, ids):
     "What a store has of some experiments: a row for each replica."
@@ -47,7 +48,8 @@ def _found(store, ids):
 def _assemble(experiments, store, failed):
     "The frame of a sweep."
     ids = [e.id for e in experiments]
-    every = pd.DataFrame([dict(number=k, id=i, replica=r, seed=s) for k,(i,e) in enumerate(zip(ids, experiments))
+    every = pd.DataFrame([dict(number=k, id=i, replica=r, seed=s)
+                          for k,(i,e) in enumerate(zip(ids, experiments))
                           for r,s in enumerate(e.init_seeds)])
     found = _found(store, set(ids)).drop(columns=['seed', 'data_seed'], errors='ignore')
     t = every.merge(found, how='left', on=['id', 'replica'])
@@ -56,7 +58,8 @@ def _assemble(experiments, store, failed):
     reason = t.reason if 'reason' in t else pd.Series('', index=t.index)
     wrong = {(i, r) for i,r,_ in failed}
     bad = np.array([(i, r) in wrong for i,r in zip(t.id, t.replica)], bool)
-    t['ended'] = np.where(t.step == t.steps, 'finished', np.where(t.step.isna(), np.where(bad, 'failed', 'missing'), reason))
+    none = np.where(bad, 'failed', 'missing')
+    t['ended'] = np.where(t.step == t.steps, 'finished', np.where(t.step.isna(), none, reason))
     t['gap'] = t.generalised - t.memorised
     clash = {k: f'exp.{k}' for k in experiments.coordinates if k in ('number', *_known)}
     where = experiments.coordinates.rename(columns=clash).loc[t.number].reset_index(drop=True)
@@ -85,7 +88,8 @@ class SweepResult:
     def failed(self)->pd.DataFrame: # number, replica, error, experiment
         "What could not be trained, and why."
         at = {e.id: k for k,e in enumerate(self.experiments)}
-        rows = [dict(number=at[i], replica=r, error=why, experiment=self.experiments[at[i]]) for i,r,why in self._failed]
+        rows = [dict(number=at[i], replica=r, error=why, experiment=self.experiments[at[i]])
+                for i,r,why in self._failed]
         return pd.DataFrame(rows, columns=['number', 'replica', 'error', 'experiment'])
 
     def __len__(self): return len(self.experiments)
@@ -134,7 +138,8 @@ def _there(orders, store, how, bar, news, executor, retries):
     running = {submit(o): o for o in orders}
     try:
         while running:
-            done, _ = concurrent.futures.wait(running, timeout=max(.5, len(running)/1000), return_when=concurrent.futures.FIRST_COMPLETED)
+            pause = max(.5, len(running)/1000)
+            done, _ = wait(running, pause, FIRST_COMPLETED)
             _beats(store, running.values(), bar)
             news()
             for f in done:
@@ -146,7 +151,8 @@ def _there(orders, store, how, bar, news, executor, retries):
                 tries[o] += 1
                 if tries[o] > retries: yield _given_up(o, error)
                 else:
-                    warnings.warn(f'sweep: a worker was lost ({_short(error)}); its order goes on elsewhere', stacklevel=2)
+                    warnings.warn(f'sweep: a worker was lost ({_short(error)}); its order goes on '
+                                  'elsewhere', stacklevel=2)
                     try: running[submit(o)] = o
                     except Exception as e: yield _given_up(o, e)
     finally:
@@ -157,7 +163,7 @@ def _short(e): return ' '.join(f'{type(e).__name__}: {e}'.split())[:200]
 def _given_up(o, e):
     "An order that the executor cannot do."
     hint = '; what was committed is safe: start the sweep again with a new executor'
-    why = _short(e) + (hint if isinstance(e, concurrent.futures.BrokenExecutor) else '')
+    why = _short(e) + (hint if isinstance(e, BrokenExecutor) else '')
     return dict(id=o.id, taken=0, seconds=0., stopped=False, failed=[(*k, why) for k in o.keys])
 
 # %% ../../nbs/train/18_sweep.ipynb #150b6f58
@@ -225,7 +231,8 @@ def condition(
     m = _first.fullmatch(rule.strip()) if isinstance(rule, str) else None
     if not m: refuse('best', 'rule', rule, _rules)
     metric = m[2] or 'accuracy'
-    try: return '{} {} {} {!r}'.format(*event(f'{m[1]} {metric} {m[3] or dict(accuracy=">=", loss="<=")[metric]} {m[4]}'))
+    sign = m[3] or dict(accuracy='>=', loss='<=')[metric]
+    try: return '{} {} {} {!r}'.format(*event(f'{m[1]} {metric} {sign} {m[4]}'))
     except ValueError: refuse('best', 'rule', rule, _rules)
 
 def _reached(self,
@@ -275,10 +282,10 @@ def _pareto(self,
     higher:tuple=(), # Columns of which more is better
 )->pd.DataFrame: # number, coordinates, and the columns
     "The experiments that no other one beats, by the medians over replicas."
-    names = [*((lower,) if isinstance(lower, str) else lower), *((higher,) if isinstance(higher, str) else higher)]
+    f, downs, ups = self.frame, *((k,) if isinstance(k, str) else tuple(k) for k in (lower, higher))
+    names = [*downs, *ups]
     for k in names or (None,):
-        if k not in self.frame: refuse('pareto', 'lower and higher', k, f'columns of the frame: {list(self.frame)}')
-    f, ups = self.frame, (higher,) if isinstance(higher, str) else tuple(higher)
+        if k not in f: refuse('pareto', 'lower and higher', k, f'columns of the frame: {list(f)}')
     where = [k for k in f if k not in ('number', *_known)]
     worst = {k: -np.inf if k in ups else np.inf for k in names}
     g = f.assign(**{k: f[k].astype(float).fillna(worst[k]) for k in names}).groupby('number')
