@@ -30,12 +30,14 @@ def replica_phases(
     f = result.frame
     if f.step.notna().any() and f.test_accuracy.isna().all():
         refuse('replica_phases', 'result', 'no test accuracy', 'a sweep over tasks that have one')
-    knew, right = (result.first(f'{s} accuracy >= {threshold!r}').replace(np.inf, np.nan)
-                   for s in ('train', 'test'))
+    if threshold == .99: knew, right = f.memorised, f.generalised          # the table knows these
+    else: knew, right = (result.first(f'{s} accuracy >= {threshold!r}').replace(np.inf, np.nan)
+                         for s in ('train', 'test'))
     steps = np.array([e.steps for e in result.experiments])[f.number]
     late = right - knew >= (np.maximum(steps//10, 1) if delay is None else delay)
     low = threshold - drop
-    cases = [f.step.isna(), f.ended == 'diverged', knew.notna() & (f.train_accuracy <= low),
+    lost = (f.ended == 'diverged') | ~np.isfinite(f.train_loss)
+    cases = [f.step.isna(), lost, knew.notna() & (f.train_accuracy <= low),
              right.notna() & (f.test_accuracy <= low), right.notna() & late, right.notna(), knew.notna()]
     names = ['missing', 'diverged', 'collapse', 'misgrokking', 'grokking', 'comprehension', 'memorisation']
     phase = np.select(cases, names, 'confusion')
@@ -50,6 +52,8 @@ def phase_table(
 )->pd.DataFrame: # x, y, phase, share, replicas, memorised, generalised, gap, accuracy
     "A phase diagram as a table, a row for each cell."
     f = replica_phases(result, **kw)
+    for k in {x, y} & set(f):                             # what has no order is told by its text
+        if f[k].dtype == object: f[k] = f[k].map(repr)
     for name,k in (('x', x), ('y', y)):
         if k not in f or k == dict(x=y, y=None)[name]:
             some = list(result.experiments.coordinates)

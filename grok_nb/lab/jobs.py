@@ -288,7 +288,7 @@ def _sweep(job, pulse):
                   snapshot=2., progress=False, ask=pulse.hear, heed=pulse.heed)
     for o in found.failed.itertuples(): pulse.errors[list(exps)[o.number]] = o.error
     if len(pulse.errors) == len(job['experiments']): return 'failed'
-    return 'stopped' if (found.frame.ended == 'missing').any() else 'finished'
+    return 'stopped' if found.stopped else 'finished'
 
 def _work(folder, job, pulse):
     "Train all experiments of a job; gives the state it ends in."

@@ -176,7 +176,9 @@ class Config:
     def __repr__(self): return _python(self)
 
     @property
-    def id(self)->str: return digest(to_dict(self))
+    def id(self)->str:
+        if '_digest' not in self.__dict__: object.__setattr__(self, '_digest', digest(to_dict(self)))
+        return self._digest
 
     def but(self,
         changes:dict=None, # New values by dotted path, e.g. `{'optim.wd': .3}`

@@ -63,7 +63,9 @@ def hold_memory(
     limit:int=2**28, # Bytes of freed memory that the process may keep
 )->bool: # Did the C library listen?
     "Ask the C library to keep freed memory; once, and not if the environment has its own settings."
-    if any(k.startswith('MALLOC_') or k == 'GLIBC_TUNABLES' for k in os.environ): return False
+    theirs = {k: v for k,v in os.environ.items() if k.startswith('MALLOC_') or k == 'GLIBC_TUNABLES'}
+    # what Dask gives to its workers, not to please us: each step would fault its memory in again
+    if theirs and theirs != {'MALLOC_TRIM_THRESHOLD_': '65536'}: return False
     try: mallopt = ctypes.CDLL('libc.so.6').mallopt
     except (OSError, AttributeError): return False
     largest, trim = -3, -1                       # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD of malloc.h

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from safetensors.torch import load
-from ..tasks.config import digest, to_dict
+from ..tasks.config import digest, lengths, to_dict
 from .device import pick_device
-from .fit import _environment, _interruptible, fit
+from .fit import _environment, _interruptible, fit, watching
 from .pack import Pack, metrics, pack_files
-from .pool import Pool, Stop, data_seed_of, kin, replica_bytes, seed_of, why
+from .pool import (Pool, Stop, _one_for_all, data_seed_of, kin, replica_bytes, seed_of,
+                                 single, why)
 from .store import RunFolder, Store, StoreError
 
 # %% ../../nbs/train/17_order.ipynb #0808587c
@@ -51,6 +52,12 @@ _rounds, _most = 4, 128 # replicas of an order for each seat; seats
 
 def _alone(e): return e.start is not None or bool(e.keep_at)
 
+def _kins(e):
+    "For each replica, what must be equal to share a bank; the same for all, unless rates of Adam differ."
+    apart = any(k.split('.')[-1] in _one_for_all for k in lengths(e))
+    one = None if apart else kin(e)
+    for i in range(len(e)): yield one or kin(single(e, i)), i
+
 def _places(exp, memory, most):
     "How many replicas of an experiment may train together."
     fits = int(memory*1e6//max(replica_bytes(exp), 1))
@@ -74,7 +81,8 @@ def make_orders(
     groups, out, memory = {}, [], memory or room(device)
     for e in dict.fromkeys(experiments):
         if _alone(e): out.append(_order([(e, i) for i in range(len(e))], stop, 0))
-        else: groups.setdefault(kin(e), []).extend((e, i) for i in range(len(e)))
+        else:
+            for key,i in _kins(e): groups.setdefault(key, []).append((e, i))
     for pairs in groups.values():
         seats = min(_places(pairs[0][0], memory, places), len(pairs))
         n = math.ceil(len(pairs)/(_rounds*seats))
@@ -110,8 +118,10 @@ def finished_before(
         past = lambda r=r: _past(store, r)[list(metrics)].to_numpy(float).tolist()
         if settled(stop, r, past): done.add((r.id, r.replica))
         else: begun[r.id, r.replica] = r
-    for i,e in ids.items():
-        if RunFolder(store.path/i).finished(): done |= {(i, k) for k in range(len(e))}
+    try: there = set(os.listdir(store.path))
+    except OSError: there = set()
+    for i in ids.keys() & there:
+        if RunFolder(store.path/i).finished(): done |= {(i, k) for k in range(len(ids[i]))}
     return done, begun
 
 # %% ../../nbs/train/17_order.ipynb #65887ea3
@@ -126,7 +136,13 @@ def _given(store, row):
     return dict(param={n[6:]: v[i] for n,v in w.items() if n.startswith('param.')}, step=row.step,
                 opt={n[4:]: v[k] for n,v in w.items() if n.startswith('opt.')},
                 steps=h.step.tolist(), rows=list(map(tuple, h[list(metrics)].to_numpy(float).tolist())),
-                probes=list(said), seconds=row.seconds)
+                probes=list(said), seconds=row.seconds, kept=_kept(w, row))
+
+def _kept(w, row):
+    "The weights that were kept of a replica, without the last ones, which were kept because it left."
+    mine = ((w['row'] == row.row) & (w['step'] != row.step)).nonzero()[:, 0].tolist()
+    return [(w['step'][j].item(), {k[6:]: v[j].clone() for k,v in w.items() if k.startswith('param.')})
+            for j in mine]
 
 def _dicts(said): return said.drop(columns=['row', 'step']).to_dict('records')
 
@@ -134,7 +150,7 @@ def _dicts(said): return said.drop(columns=['row', 'step']).to_dict('records')
 def _record(s, weights):
     "A replica that is done, for the pack."
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
-    more = dict(final=s.final) if weights and s.final else {}
+    more = dict(final=s.final) if weights and s.final is not None else {}
     e, i = s.exp, s.replica
     return dict(id=e.id, config=json.dumps(to_dict(e), sort_keys=True), replica=i, replicas=len(e),
                 seed=seed_of(e, i), data_seed=data_seed_of(e, i), step=s.step, steps=e.steps,
@@ -182,13 +198,13 @@ def _take_up(pool, order, data):
     t = load(data)
     meta = json.loads(bytes(t['meta'].numpy()).decode())
     def part(p, i): return {k[len(p) + 1:]: v[i] for k,v in t.items() if k.startswith(f'{p}.')}
+    pool.places = max(pool.places, len(meta['seats']))
     for i,m in enumerate(meta['seats']):
         given = {k: m[k] for k in _facts[1:]} | dict(param=part('param', i), opt=part('opt', i))
         given['rows'] = [tuple(r) for r in given['rows']]
+        given['kept'] = [(k, part(f'kept.{i}.{j}', slice(None))) for j,k in enumerate(m['kept'])]
         pool.queue.append((order.experiments[m['exp']], m['replica'], given))
     pool.fill()
-    for i,(s,m) in enumerate(zip(pool.seats, meta['seats'])):
-        s.kept = [(k, part(f'kept.{i}.{j}', slice(None))) for j,k in enumerate(m['kept'])]
     pool.taken = meta['taken']
     return [(order.experiments[k], i) for k,i in meta['queue']]
 
@@ -200,6 +216,9 @@ def _start(order, store, device):
     records = _records(pack)
     had = {(r['id'], r['replica']) for r in records}
     queue = _take_up(seats, order, state) if state else order.pairs
+    if state:                                            # those that failed before are tried again
+        there = {(s.exp, s.replica) for s in seats.seats} | set(queue)
+        queue += [p for p in order.pairs if p not in there]
     done, begun = finished_before(store, order.experiments, order.stop)
     ids = {e: e.id for e in order.experiments}
     for e,i in queue:
@@ -248,7 +267,7 @@ def train_order(
 )->dict: # id, taken, seconds, failed, stopped
     "Train an order, or what is left of it."
     store, device = store if isinstance(store, Store) else Store(store), pick_device(device)
-    if order.plain: return _by_fit(order, store, device, snapshot)
+    if order.plain: return _by_fit(order, store, device, snapshot, ask or (lambda: ''))
     pack = Pack(store.path/'packs'/order.id)
     try: pack.path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -256,10 +275,12 @@ def train_order(
     with pack.lock():
         return _work(order, store, device, snapshot, weights, tell or (lambda d: None), ask or (lambda: ''))
 
-def _by_fit(order, store, device, snapshot):
+def _by_fit(order, store, device, snapshot, ask):
     exp, begun = order.experiments[0], time.monotonic()
     failed, stopped = [], False
-    try: stopped = not fit(exp, store, str(device), progress=False, snapshot=snapshot).finished
+    try:
+        with watching(ask=lambda e, step: ask()):
+            stopped = not fit(exp, store, str(device), progress=False, snapshot=snapshot).finished
     except KeyboardInterrupt: raise
     except Exception as e: failed = [(exp.id, i, f'{type(e).__name__}: {e}') for i in range(len(exp))]
     return dict(id=order.id, taken=0, seconds=time.monotonic() - begun, failed=failed, stopped=stopped)

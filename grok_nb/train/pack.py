@@ -7,6 +7,7 @@ __all__ = ['metrics', 'first_steps', 'Pack', 'pack_files', 'revive', 'Shelved']
 
 # %% ../../nbs/train/09_pack.ipynb #2077bf9d
 import io, json, os, re, warnings
+from dataclasses import MISSING, fields
 from functools import lru_cache
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load, save
 from ..models.bank import make_bank
-from ..tasks.config import ConfigError, digest, from_dict
+from ..tasks.config import Config, ConfigError, digest, from_dict
 from .experiment import Experiment
 from .store import (RunFolder, Store, StoreError, _damaged, _id, _mark_of, _plain,
                                  write_atomic)
@@ -80,7 +81,7 @@ class Pack(RunFolder):
         return _seen[self.path][1]
 
 # %% ../../nbs/train/09_pack.ipynb #ca9b6b98
-@lru_cache(8)
+@lru_cache(64)
 def _part(path, kind, mark):
     data = Pack(path).newest(kind)
     return None if data is None else load(data) if kind == 'weights' else _frame(data)
@@ -121,7 +122,7 @@ def _stack(records):
     if not kept: return None
     out = dict(row=torch.tensor([k[0] for k in kept]), step=torch.tensor([k[1] for k in kept]))
     out |= {f'param.{k}': torch.stack([w[k] for *_,w in kept]) for k in kept[0][2]}
-    late = [(i, r['final']) for i,r in enumerate(records) if r.get('final')]
+    late = [(i, r['final']) for i,r in enumerate(records) if r.get('final') is not None]
     if late: out['late'] = torch.tensor([i for i,_ in late])
     return out | {f'opt.{k}': torch.stack([o[k] for _,o in late]) for k in (late[0][1] if late else ())}
 
@@ -162,17 +163,29 @@ def _index(self)->pd.DataFrame:
 Store.packs, Store.index = _packs, _index
 
 # %% ../../nbs/train/09_pack.ipynb #c6b8ef05
-@lru_cache(4096)
-def _part_of(text): return from_dict(json.loads(text))
+@lru_cache(None)
+def _defaults(cls): return {f.name: f.default for f in fields(cls)}
+
+def _plainly(d):
+    "A config from a dictionary that was written by one, so that nothing has to be checked."
+    cls = Config._known.get(d['type'])
+    if cls is None: return from_dict(d)
+    values = _defaults(cls) | {k: _thaw(v) for k,v in d.items() if k != 'type'}
+    if len(values) != len(_defaults(cls)) or MISSING in values.values(): return from_dict(d)
+    new = object.__new__(cls)
+    new.__dict__.update(values)
+    return new
+
+def _thaw(v):
+    if isinstance(v, dict) and 'type' in v: return _plainly(v)
+    return tuple(map(_thaw, v)) if isinstance(v, list) else v
 
 def revive(
     text:str, # A config as JSON
 )->Experiment:
-    "The experiment that a text describes; parts that many experiments share are made once."
+    "The experiment that a text describes; quick, for texts that `to_dict` made."
     d = json.loads(text)
-    shared = {k: _part_of(json.dumps(v)) for k,v in d.items()
-              if isinstance(v, dict) and 'type' in v and k != 'start'}
-    return from_dict(d | shared, Experiment)
+    return _plainly(d) if d.get('start') is None else from_dict(d, Experiment)
 
 # %% ../../nbs/train/09_pack.ipynb #ff1dbf07
 class Shelved(RunFolder):
@@ -312,7 +325,7 @@ def _folder(self,
 )->RunFolder:
     "The folder of one experiment, which need not exist; or what stands for it, if it is packed."
     own = RunFolder(self.path/exp.id)
-    if own._config.exists() or not (self.path/'packs').is_dir(): return own
+    if not (self.path/'packs').is_dir() or own.finished(): return own
     found = self.shelved(exp.id)
     return found if found and found.finished() else own
 

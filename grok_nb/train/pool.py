@@ -6,7 +6,7 @@
 __all__ = ['kin', 'single', 'join', 'seed_of', 'data_seed_of', 'Stop', 'why', 'Seat', 'Pool', 'replica_bytes']
 
 # %% ../../nbs/train/16_pool.ipynb #7a1f484b
-import json, math
+import json, math, time
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import lru_cache
@@ -149,10 +149,11 @@ class Seat:
         rows:list=None, # What was measured: losses, accuracies
         probes:list=None, # What the probes said: name -> number
         seconds:float=0., # Its share of the time
+        kept:list=None, # (step, weights) so far
     ):
         self.exp, self.replica, self.step, self.seconds = exp, replica, step, seconds
         self.steps, self.rows, self.probes = steps or [], rows or [], probes or []
-        self.one, self.kept, self.reason, self.final = single(exp, replica), [], '', None
+        self.one, self.kept, self.reason, self.final = single(exp, replica), kept or [], '', None
         self.looks = _looks(exp.steps, exp.every)
         self.keeps = set(keep_steps(exp.steps, exp.keep)) - {0}
 
@@ -243,7 +244,7 @@ Pool.queue_probes = lambda self, new: bool(new[0][0].exp.probes)
 def _sit(self, exp, replica, given):
     "Everything a new replica brings; None if it fails."
     try:
-        facts = {k: v for k,v in (given or {}).items() if k in ('step', 'steps', 'rows', 'probes', 'seconds')}
+        facts = {k: v for k,v in (given or {}).items() if k not in ('param', 'opt')}
         seat = Seat(exp, replica, **facts)
         params, opt, fresh = _own_tensors(seat, self.device, given)
         key = (exp.task, seat.one.data_seed, exp.dtype)
@@ -361,8 +362,8 @@ def _keep(self, i, end):
 Pool.look, Pool.leave = _measure, _leave
 
 # %% ../../nbs/train/16_pool.ipynb #42669a89
-def _alone(self, i):
-    "Does a step fail for this replica by itself?"
+def _alone(self, i, what):
+    "Does something fail for this replica by itself?"
     s = self.seats[i]
     own = Pool([], 1, self.stop, self.device)
     def one(d): return {k: v[i:i + 1].detach().clone() for k,v in d.items()}
@@ -371,17 +372,23 @@ def _alone(self, i):
     own.data = {k: tuple(v[i:i + 1] for v in pair) for k,pair in self.data.items()}
     twin.batch = _batches(twin, own.data)
     own._arrange()
-    try: own.step(); own.look()
+    try: getattr(own, what)()
     except Exception as e: return e
 
-def _careful(self, act):
-    "Do something with all seats; take out those that make it fail."
-    try: return act()
-    except Exception:
-        wrong = {i: e for i in range(len(self)) if (e := _alone(self, i))}
-        if not wrong: raise
-        for i,e in wrong.items(): self._fail(self.seats[i].exp, self.seats[i].replica, e)
-        self._select([i for i in range(len(self)) if i not in wrong])
+def _careful(self, what):
+    "Look or step with all seats; take out those that make it fail, and do it again."
+    while self.seats:
+        before = {k: v.detach().clone() for k,v in (self.trained | self.opt).items()} if _one_by_one(self, what) else {}
+        try: return getattr(self, what)()
+        except Exception:
+            with torch.no_grad():
+                for k,v in before.items(): (self.trained | self.opt)[k].copy_(v)
+            wrong = {i: e for i in range(len(self)) if (e := _alone(self, i, what))}
+            if not wrong: raise
+            for i,e in wrong.items(): self._fail(self.seats[i].exp, self.seats[i].replica, e)
+            self._select([i for i in range(len(self)) if i not in wrong])
+
+def _one_by_one(self, what): return what == 'step' and not self.exp.optim.own_steps
 
 # %% ../../nbs/train/16_pool.ipynb #2ed9f699
 @contextmanager
@@ -395,9 +402,12 @@ def _turns(self):
         with _quiet():
             self.fill()
             if not self.seats: break                             # nobody could sit down
-            _careful(self, self.look)
+            begun, n = time.monotonic(), len(self)
+            _careful(self, 'look')
+            seats = list(self.seats)
             self.leave()
-            if self.seats: _careful(self, self.step)
+            if self.seats: _careful(self, 'step')
+            for s in seats: s.seconds += (time.monotonic() - begun)/max(n, 1)
         yield self
 
 Pool.turns = _turns
@@ -409,7 +419,9 @@ def _count(exp):
     if made is None: return 0
     pool._append([made])
     held = [*pool.params.values(), *pool.opt.values(), *(v for pair in pool.data.values() for v in pair)]
-    with threads(1): most = peak_bytes(pool.step)
+    try:
+        with threads(1): most = peak_bytes(pool.step)
+    except Exception: return 0                                   # it will fail again, and be reported
     return sum(v.numel()*v.element_size() for v in held) + most
 
 _sizes = {} # kin -> bytes

@@ -172,7 +172,8 @@ def open_run(
     store = _store(store)
     name = exp.id if isinstance(exp, Experiment) else str(exp)
     folder = RunFolder(store.path/name)
-    if not (folder.path/'config.json').exists() and not (folder := store.shelved(name)):
+    if not folder.finished(): folder = store.shelved(name) or folder
+    if not isinstance(folder, Shelved) and not (folder.path/'config.json').exists():
         raise StoreError(f'there is no run {name!r} in {store.path}; runs() lists those there are')
     return Run(folder)
 

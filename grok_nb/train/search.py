@@ -163,5 +163,6 @@ def _halve(study, alive, points, when, rungs, kw):
         exps = Experiments([points[n][0] for n in alive])
         result = sweep(exps, stop=Stop(when, until=None if at == rungs[-1] else at), progress=False, **kw)
         out.append(dict(until=at, points=len(alive), taken=result.taken, result=result))
+        if result.stopped: raise KeyboardInterrupt('search: stopped; the same call goes on from here')
         alive = _round(study, alive, result, when, at, at == rungs[-1])
     return out

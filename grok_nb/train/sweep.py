@@ -6,8 +6,8 @@
 __all__ = ['SweepResult', 'sweep', 'condition']
 
 # %% ../../nbs/train/18_sweep.ipynb #c64ebd57
-import json, re, time, warnings
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, wait
+import json, os, re, time, warnings
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, wait
 from functools import cached_property
 import numpy as np
 import pandas as pd
@@ -36,13 +36,20 @@ def _from_fit(run):
         yield dict(id=e.id, replica=i, seed=e.init_seeds[i], step=run.step, steps=e.steps, reason='',
                    memorised=a, generalised=b, seconds=run.seconds/len(e), **dict(zip(metrics, rows[-1])))
 
+def _names(path):
+    try: return set(os.listdir(path))
+    except OSError: return set()
+
 def _found(store, ids):
     "What a store has of some experiments: a row for each replica."
     index = store.index()
     rows = index[index.id.isin(ids)] if len(index) else pd.DataFrame(columns=['id', 'replica'])
-    rest = [i for i in ids if i not in set(rows.id) and RunFolder(store.path/i).finished()]
+    there = ids & _names(store.path)                       # one look at the folder for all
+    rest = [i for i in there if RunFolder(store.path/i).finished()]
+    rows = rows[~rows.id.isin(rest)]                       # what `fit` finished counts
     more = [r for i in rest for r in _from_fit(open_run(i, store))]
-    return pd.concat([rows, pd.DataFrame(more)], ignore_index=True) if more else rows
+    if not more: return rows
+    return pd.concat([rows, pd.DataFrame(more)], ignore_index=True) if len(rows) else pd.DataFrame(more)
 
 # %% ../../nbs/train/18_sweep.ipynb #0e55b1a2
 def _assemble(experiments, store, failed):
@@ -75,9 +82,10 @@ class SweepResult:
         failed:list=(), # (id, replica, error) of those that could not be trained
         seconds:float=0., # How long the sweep took
         taken:int=0, # Training steps that it took
+        stopped:bool=False, # Was it stopped before its end?
     ):
         self.experiments, self.store, self._failed = experiments, store, list(failed)
-        self.seconds, self.taken = seconds, taken
+        self.seconds, self.taken, self.stopped = seconds, taken, stopped
 
     @cached_property
     def _both(self): return _assemble(self.experiments, self.store, self._failed)
@@ -120,7 +128,8 @@ class _Bar:
 def _here(orders, store, how, bar, news, ask):
     "Do orders one after the other in this process."
     for o in orders:
-        said = train_order(o, store, tell=lambda d, id=o.id: (bar.say(id, **d), news()), ask=ask, **how)
+        try: said = train_order(o, store, tell=lambda d, id=o.id: (bar.say(id, **d), news()), ask=ask, **how)
+        except Exception as e: said = _given_up(o, e)
         bar.say(o.id, said['taken'], 0)
         yield said
         if said['stopped']: return
@@ -133,17 +142,20 @@ def _beats(store, orders, bar):
 
 def _there(orders, store, how, bar, news, executor, retries):
     "Have orders done by an executor."
-    tries = dict.fromkeys(orders, 0)
-    def submit(o): return executor.submit(train_order, o, str(store.path), attempt=tries[o], **how)
-    running = {submit(o): o for o in orders}
+    tries, running = dict.fromkeys(orders, 0), {}
+    def submit(o): running[executor.submit(train_order, o, str(store.path), attempt=tries[o], **how)] = o
     try:
+        for o in orders:
+            try: submit(o)
+            except Exception as e: yield _given_up(o, e)
         while running:
             pause = max(.5, len(running)/1000)
             done, _ = wait(running, pause, FIRST_COMPLETED)
             _beats(store, running.values(), bar)
             news()
             for f in done:
-                o, error = running.pop(f), f.exception()
+                o, error = running.pop(f), CancelledError() if f.cancelled() else f.exception()
+                if error is None and f.result()['stopped']: error = InterruptedError('it was stopped')
                 if error is None:
                     bar.say(o.id, f.result()['taken'], 0)
                     yield f.result()
@@ -153,7 +165,7 @@ def _there(orders, store, how, bar, news, executor, retries):
                 else:
                     warnings.warn(f'sweep: a worker was lost ({_short(error)}); its order goes on '
                                   'elsewhere', stacklevel=2)
-                    try: running[submit(o)] = o
+                    try: submit(o)
                     except Exception as e: yield _given_up(o, e)
     finally:
         for f in running: f.cancel()
@@ -213,12 +225,17 @@ def sweep(
     bar, news, said = _Bar(orders, done, progress, heed), _news(store, orders, done, tell), []
     work = _here(orders, store, how, bar, news, ask) if executor is None else \
         _there(orders, store, how, bar, news, executor, retries)
+    stopped = False
     try:
         for s in work: said.append(s); news()
-    finally: bar.close()
+    except KeyboardInterrupt: stopped = True                 # with an executor; here orders end by themselves
+    finally:
+        work.close()
+        bar.close()
+    stopped |= any(s['stopped'] for s in said)
     failed = [f for s in said for f in s['failed']]
     if failed: warnings.warn(f'sweep: {len(failed)} replicas could not be trained; see .failed', stacklevel=2)
-    return SweepResult(some, store, failed, time.monotonic() - begun, sum(s['taken'] for s in said))
+    return SweepResult(some, store, failed, time.monotonic() - begun, sum(s['taken'] for s in said), stopped)
 
 # %% ../../nbs/train/18_sweep.ipynb #26a9e690
 _first = re.compile(r'first to (train|test)(?: (accuracy|loss))?(?: (>=|<=))? (\S+)')
@@ -248,7 +265,7 @@ def _reached(self,
     own = self.frame[self._where.pack.isna() & self.frame.step.notna()]
     for n,rows in own.groupby('number'):                                # those that `fit` trained
         steps = first_time(self.run(n).history, when).astype('Float64').to_numpy(float, na_value=np.inf)
-        out[rows.index] = steps[rows.replica]
+        out[rows.index] = steps[rows.replica.to_numpy(int)]
     return out
 
 def _score(self, rule):
