@@ -1059,8 +1059,7 @@ def _look_again(self):
     "What has happened to the run on the screen."
     if self.film is None: return
     film = self.film
-    packed = isinstance(film.run.folder, Shelved)
-    try: run = Run(film.run.folder) if packed or film.run.folder.path.exists() else None
+    try: run = Run(film.run.folder) if film.run.folder.packed or film.run.folder.path.exists() else None
     except (StoreError, OSError) as e: return self.close(str(e), 'bad')
     if run is None: return self.close('The run that was shown here is no longer in the store.')
     if (run.step, run.finished) == (film.run.step, film.run.finished): return

@@ -205,7 +205,7 @@ def outcome(
 
 def _over(run):
     "Is all known of a run? Replicas that left a sweep early are done too."
-    return run.finished or isinstance(getattr(run, 'folder', None), Shelved)
+    return run.finished or getattr(getattr(run, 'folder', None), 'packed', False)
 
 def _default_delay(
     exp, # An `Experiment`

@@ -190,6 +190,8 @@ def revive(
 # %% ../../nbs/train/09_pack.ipynb #ff1dbf07
 class Shelved(RunFolder):
     "One experiment of the packs of a store."
+    packed = True
+
     def __init__(self,
         store:Store, # Where the packs are
         rows:pd.DataFrame, # Its rows of the index
@@ -347,5 +349,4 @@ def _all_marks(self)->dict: # id -> mark
     "The marks of all runs and packs: equal if nothing has changed."
     return self._folder_marks() | {p.path.name: p.mark() for p in self.packs()}
 
-Store._remove_folder, Store.remove = Store.remove, _remove
-Store._folder_marks, Store.marks = Store.marks, _all_marks
+Store.remove, Store.marks = _remove, _all_marks

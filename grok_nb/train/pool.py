@@ -333,7 +333,7 @@ def _measure(self):
     "Measure the replicas that are due."
     groups = {}
     for i,s in enumerate(self.seats):
-        if s.due: groups.setdefault(s.step, []).append(i)
+        if s.due: groups.setdefault(s.step if s.exp.probes else None, []).append(i)
     for rows in groups.values():
         exp, bank, data = _group(self, rows)
         loss, acc = measure(exp, bank, data, _chunk(self.params))

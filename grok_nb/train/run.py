@@ -15,7 +15,7 @@ from safetensors.torch import load
 from ..models.bank import Bank
 from ..tasks.config import Config, ConfigError, lengths, paths, refuse
 from .experiment import Experiment, event, happens
-from .pack import Shelved, revive
+from .pack import revive
 from .store import RunFolder, Store, StoreError
 
 # %% ../../nbs/train/09_run.ipynb #3fd0e742
@@ -89,7 +89,7 @@ def _newest(self):
 
 def _history(self)->pd.DataFrame:
     "Loss and accuracy for each step, split and replica."
-    if isinstance(self.folder, Shelved): return self.folder.history()
+    if self.folder.packed: return self.folder.history()
     data = _newest(self)
     if self.finished: return pd.read_parquet(io.BytesIO(data))
     t = load(data)
@@ -99,7 +99,7 @@ def _probes(self)->pd.DataFrame:
     "What the probes said, for each step and replica."
     if not self.config.probes:
         refuse('Run.probes', 'Experiment.probes', (), 'given: this experiment asked for none')
-    if isinstance(self.folder, Shelved): return self.folder.probes()
+    if self.folder.packed: return self.folder.probes()
     data = _newest(self)
     if self.finished: return pd.read_parquet(io.BytesIO(self.folder.read('probes.parquet')))
     t, pre = load(data), 'history.probe.'
@@ -173,7 +173,7 @@ def open_run(
     name = exp.id if isinstance(exp, Experiment) else str(exp)
     folder = RunFolder(store.path/name)
     if not folder.finished(): folder = store.shelved(name) or folder
-    if not isinstance(folder, Shelved) and not (folder.path/'config.json').exists():
+    if not folder.packed and not (folder.path/'config.json').exists():
         raise StoreError(f'there is no run {name!r} in {store.path}; runs() lists those there are')
     return Run(folder)
 

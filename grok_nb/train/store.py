@@ -53,6 +53,7 @@ def _dump(d): return json.dumps(d, indent=1, sort_keys=True).encode()
 # %% ../../nbs/train/08_store.ipynb #0cb7cd56
 class RunFolder:
     "The files of one run."
+    packed = False # Does it only stand for a folder, see [packs](09_pack.ipynb)?
     ours = _ours # Names of files that we may remove
     first = ('resume.0.safetensors', 'bank.0.safetensors') # Those that may be there before a manifest
 
@@ -272,6 +273,7 @@ def _marks(self)->dict: # id -> mark
     return {n: m for n,m in marks.items() if m}
 
 RunFolder.mark, Store.marks = _mark, _marks
+Store._folder_marks = _marks
 
 # %% ../../nbs/train/08_store.ipynb #fbf361a1
 def _busy(self)->bool:
@@ -332,4 +334,4 @@ def _remove(self,
     for gone in self.path.glob('.gone-*'): shutil.rmtree(gone, ignore_errors=True)
     return size
 
-Store.remove = _remove
+Store.remove = Store._remove_folder = _remove

@@ -196,7 +196,7 @@ def _check(experiments):
     for e in experiments:
         if not isinstance(e, Experiment): refuse('sweep', 'experiments', e, 'a list of Experiments')
     if not experiments: refuse('sweep', 'experiments', experiments, 'at least one Experiment')
-    return experiments if isinstance(experiments, Experiments) else Experiments(experiments)
+    return experiments if hasattr(experiments, 'coordinates') else Experiments(experiments)
 
 # %% ../../nbs/train/18_sweep.ipynb #bc40f814
 def sweep(
