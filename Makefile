@@ -12,6 +12,9 @@ PYTHON ?=
 TORCH ?= auto
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 NB ?=
+TESTS ?=
+ORDER ?=
+THREADS ?= 1
 UPGRADE ?=
 CLAIMS ?= *
 JOBS ?= 2
@@ -19,9 +22,8 @@ JOBS ?= 2
 # Paths are handed on as environment variables, never as targets, so that a checkout may lie under "My Files".
 BIN := .venv/bin
 unexport PYTHONPATH PYTHONHOME
-say = @printf '\n== %s\n' $(1)
 
-.PHONY: help setup demo lab bench reproduce test check test-nbs test-py docs readme run-nbs prepare constraints clean distclean
+.PHONY: help setup demo lab bench reproduce test check test-nbs test-py test-cpu test-busy docs readme run-nbs prepare constraints clean distclean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -48,26 +50,29 @@ reproduce: export CLAIMS := $(CLAIMS)
 reproduce: setup ## Judge the claims of the papers at the cpu scale, two at a time; CLAIMS="dichotomy:*" for some
 	@$(BIN)/grok-nb reproduce "$$CLAIMS" --scale cpu --jobs $(JOBS) --out nbs/papers/claims
 
-test: check test-nbs test-py ## Every check and every test
-	$(call say,'all passed')
+# What the tests may be told: see dev/suite.py.
+test check test-nbs test-py test-cpu: export NB := $(NB)
+test check test-nbs test-py test-cpu: export TESTS := $(TESTS)
+test check test-nbs test-py test-cpu: export ORDER := $(ORDER)
+test check test-nbs test-py test-cpu: export THREADS := $(THREADS)
+
+test: setup ## Every check and every test
+	@$(BIN)/python dev/suite.py
 
 check: setup ## Quick checks: notebooks and code in step, notebooks clean, layering, lint
-	$(call say,'exported code equals the notebooks')
-	@$(BIN)/python dev/check.py sync
-	$(call say,'notebooks carry outputs and no noise')
-	@$(BIN)/python dev/check.py clean
-	$(call say,'rooms import only what they may (lint-imports)')
-	@$(BIN)/lint-imports --no-logo --config .importlinter
-	$(call say,'no slips in code or notebooks (ruff)')
-	@$(BIN)/python -m ruff check --quiet . && echo ok
+	@$(BIN)/python dev/suite.py check
 
-test-nbs: setup ## Run every notebook at smoke scale
-	$(call say,'notebooks run (nbdev_test)')
-	@$(BIN)/python dev/fresh.py 1200 $(BIN)/nbdev_test --n_workers 2 --timing
+test-nbs: setup ## Run every notebook at smoke scale; NB="nbs/tasks/10_modular.ipynb ..." for some
+	@$(BIN)/python dev/suite.py nbs
 
-test-py: setup ## Run what a notebook cannot show (pytest)
-	$(call say,'tests (pytest)')
-	@$(BIN)/python dev/fresh.py 1200 $(BIN)/python -m pytest -q -rs -n 2 --dist loadfile tests
+test-py: setup ## Run what a notebook cannot show (pytest); TESTS="tests/test_kill.py ..." for some
+	@$(BIN)/python dev/suite.py py
+
+test-cpu: setup ## Run every notebook at the cpu scale (an hour), and write down which passed; NB= for some
+	@$(BIN)/python dev/suite.py cpu
+
+test-busy: setup ## `make test` beside four busy loops
+	@$(BIN)/python dev/busy.py $(MAKE) test
 
 docs: setup ## Build the site in _docs/
 	@$(BIN)/python dev/docs.py
@@ -89,7 +94,7 @@ constraints: setup ## Pin all packages anew in constraints.txt (UPGRADE=1: the n
 	@sh dev/constraints.sh
 
 clean: ## Remove what was built; keeps .venv and the trained runs in .grok_nb
-	rm -rf _docs _site_src demo bench build dist tests/shots ./*.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache
+	rm -rf _docs _site_src demo bench build dist .test tests/shots ./*.egg-info .pytest_cache .hypothesis .ruff_cache .import_linter_cache
 	@find . -path ./.venv -prune -o -type d \( -name __pycache__ -o -name .ipynb_checkpoints \) -exec rm -rf {} +
 
 distclean: clean ## Remove .venv too

@@ -5,7 +5,7 @@
 #   PYTHON=python3.12      the interpreter to build on; otherwise the first suitable one on the PATH
 #   TORCH=auto|cpu|cuda    which build of torch; auto keeps one that is there, then looks for a GPU, then takes the CPU build
 #   TORCH_INDEX=URL        the index that has torch's CPU wheels
-#   SETUP_TRACE=1          show everything pip says
+#   SETUP_TRACE=1          show everything pip says; otherwise it goes to .venv/pip.log
 set -eu
 CDPATH= cd -- "$(dirname -- "$0")/.."
 
@@ -83,18 +83,33 @@ fi
 # --- packages --------------------------------------------------------------------------------------------------
 
 rm -f .venv/.ready
-quiet=-q; [ -z "${SETUP_TRACE:-}" ] || quiet=
+log=.venv/pip.log
 # A marker stands while pip unpacks: if it is found later, pip was killed half-way and .venv cannot be trusted.
 # When pip itself gives up (no network, no such version) nothing is half-unpacked, so the marker goes.
+# --no-compile: Python compiles what is imported when it is imported; compiling all of it is half of the set-up.
 trap 'exit 130' INT; trap 'exit 143' TERM
 install() {
     : > .venv/.unpacking
-    rc=0; "$vpy" -I -m pip install $quiet -c constraints.txt "$@" || rc=$?
+    : > "$log"
+    rc=0
+    if [ -n "${SETUP_TRACE:-}" ]; then "$vpy" -I -m pip install --no-compile -c constraints.txt "$@" || rc=$?
+    else "$vpy" -I -m pip install -q --no-compile -c constraints.txt "$@" >"$log" 2>&1 || rc=$?
+    fi
     case $rc in 0|1|2) rm -f .venv/.unpacking ;; esac
     return $rc
 }
+fail() {  # fail WHAT: why it could not be installed, in a sentence where it is one of the usual reasons
+    words="pip's words are in $log"; [ -z "${SETUP_TRACE:-}" ] || words="pip's words are above"
+    if grep -qiE 'failed to establish|name resolution|network is unreachable|connection (refused|broken|reset)|max retries|timed out|proxyerror|sslerror' "$log"; then
+        die "$1 could not be installed: no package index could be reached. Set-up needs the network once (PIP_INDEX_URL or PIP_FIND_LINKS name another source); $words"
+    elif grep -qiE 'no space left|disk quota' "$log"; then
+        die "$1 could not be installed: the disk is full (.venv takes about 2 GB); $words"
+    fi
+    grep -iE '^ *(error|fatal)' "$log" | tail -n 5 >&2 || :
+    die "$1 could not be installed; $words. The same command goes on from here"
+}
 
-install pip setuptools wheel || die 'could not install the pinned pip; its message is above'
+install pip setuptools wheel || fail 'the pinned pip'
 
 now=$(torch_in_venv)
 if ! right_torch "$now"; then
@@ -113,10 +128,10 @@ if ! right_torch "$now"; then
         # Few retries: where the index of CPU wheels cannot be reached, the answer should come in seconds.
         once="$alone --retries 1 --timeout 15"
         say "installing torch $torch, CPU build (about 200 MB)"
-        if   install $once "torch==$torch+cpu" 2>.venv/pip.log; then :
-        elif install $once --index-url "$TORCH_INDEX" "torch==$torch+cpu" 2>>.venv/pip.log; then :
+        if   install $once "torch==$torch+cpu"; then :
+        elif install $once --index-url "$TORCH_INDEX" "torch==$torch+cpu"; then :
         elif [ "$TORCH" = cpu ]; then
-            die "no CPU build of torch $torch found for this machine (.venv/pip.log says why); TORCH_INDEX=URL names another index, TORCH=auto takes what there is"
+            die "no CPU build of torch $torch found for this machine ($log says why); TORCH_INDEX=URL names another index, TORCH=auto takes what there is"
         else
             say 'no CPU build of torch found for this machine; taking the standard one (on Linux with CUDA: several GB)'
             build=plain
@@ -125,10 +140,10 @@ if ! right_torch "$now"; then
     case $build in
         cuda)   # three equal signs: exactly this version and no "+cpu"
             say "installing torch $torch, CUDA build (several GB)"
-            install $alone "torch===$torch" || die 'torch could not be installed; pip says why above' ;;
+            install $alone "torch===$torch" || fail torch ;;
         plain)
             say "installing torch $torch"
-            install $alone "torch==$torch" || die 'torch could not be installed; pip says why above' ;;
+            install $alone "torch==$torch" || fail torch ;;
     esac
 fi
 
@@ -137,8 +152,10 @@ else say 'installing the other packages (about 300 MB) and grok_nb itself'
 fi
 # setuptools warns about every editable install; there is nothing to do about it.
 export PYTHONWARNINGS=ignore
-install --build-constraint constraints.txt -e '.[dev]' || die 'set-up failed; pip says why above. Run the same command again to go on'
+install --build-constraint constraints.txt -e '.[dev]' || fail 'the other packages'
 
 stamp > .venv/.ready.new
 mv .venv/.ready.new .venv/.ready
 say 'set-up complete'
+{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null 2>&1 ||
+    say 'no Chromium on this machine: `make test` will skip the tests that use the laboratory in a browser (on Debian or Ubuntu: apt install chromium)'

@@ -1,6 +1,7 @@
 "What the tests share: a small experiment, a picture of a folder's bytes, and a browser."
 import multiprocessing as mp
 import os
+import time
 
 import pytest
 from browser import FLAGS, chromium
@@ -40,3 +41,24 @@ def browser():
         browser = pw.chromium.launch(executable_path=chrome, args=FLAGS)
         yield browser
         browser.close()
+
+
+# --- what runs now, for whoever waits: see dev/fresh.py ------------------------------------------------------------
+
+def note(what, name):
+    "Append a line that says what begins or ends; only where no other process does it for this one"
+    if (to := os.environ.get('GROK_NB_PROGRESS')) and 'PYTEST_XDIST_WORKER' not in os.environ:
+        with open(to, 'a', encoding='utf-8') as f: f.write(f'{what}\t{time.time()}\t{name}\n')
+
+
+failed = set()
+
+
+def pytest_runtest_logstart(nodeid, location): note('begin', nodeid)
+
+
+def pytest_runtest_logreport(report):
+    if report.failed: failed.add(report.nodeid)
+
+
+def pytest_runtest_logfinish(nodeid, location): note('failed' if nodeid in failed else 'passed', nodeid)

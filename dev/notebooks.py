@@ -1,0 +1,89 @@
+"""`nbdev_test` on all notebooks or on those named, the longest first: `python dev/notebooks.py [--reverse] [--record] [notebook ...]`
+
+Two at a time; the long ones first, so that no core waits for a last long one. --reverse turns the order round: a notebook
+must not hang on which ones ran before it in the same process. --record writes down which passed, with the date and the
+commit (`make test-cpu`), for the scoreboard."""
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from datetime import date
+from pathlib import Path
+
+import nbdev.test
+
+ROOT = Path(__file__).resolve().parent.parent
+ORDER = ROOT/'dev/longest.txt'
+PASSED = ROOT/'nbs/papers/claims/passed.json'
+test_nb = nbdev.test.test_nb
+
+
+def name(f) -> str:
+    "A notebook as one would type it; the tour lies at the top, and is a link in the folder of notebooks"
+    f = Path(f).resolve() if Path(f).is_symlink() else Path(f).absolute()
+    return str(f.relative_to(ROOT) if f.is_relative_to(ROOT) else f)
+
+
+def note(what, f):
+    "Tell whoever waits what begins and ends"
+    if to := os.environ.get('GROK_NB_PROGRESS'):
+        with open(to, 'a', encoding='utf-8') as out: out.write(f'{what}\t{time.time()}\t{name(f)}\n')
+
+
+def noted(f, **kw):
+    "Run a notebook, as nbdev does, and tell"
+    note('begin', f)
+    passed = (False, 0.)
+    try: passed = test_nb(f, **kw)
+    finally: note('passed' if passed[0] else 'failed', f)
+    return passed
+
+
+def commit() -> str:
+    "The commit that is checked out, and whether something has changed since"
+    git = lambda *words: subprocess.run(['git', *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return git('rev-parse', '--short', 'HEAD') + (' with changes' if git('status', '--porcelain', '--', 'nbs', 'grok_nb', 'index.ipynb') else '')
+
+
+def record(f, at):
+    "Write down that a notebook has passed; the others keep their line"
+    known = json.loads(PASSED.read_text()) if PASSED.exists() else {}
+    known[name(f)] = dict(date=date.today().isoformat(), commit=at)
+    PASSED.with_suffix('.new').write_text(json.dumps(dict(sorted(known.items())), indent=1) + '\n')
+    PASSED.with_suffix('.new').replace(PASSED)
+
+
+def longest_first(reverse=False, keep=False):
+    "What takes the place of fastcore's `parallel` in `nbdev_test`"
+    at, slow = commit(), {o: i for i, o in enumerate(ORDER.read_text().split())}
+
+    def parallel(test, files, n_workers, pause, **kw):
+        order = sorted(files, key=lambda f: (slow.get(name(f), len(slow)), name(f)), reverse=reverse)
+        with ProcessPoolExecutor(max(n_workers, 1)) as pool:
+            futures = {pool.submit(noted, f, **kw): f for f in order}
+            for done in as_completed(futures):
+                try: ok = done.result()[0]
+                except BrokenProcessPool: sys.exit('a notebook ended its process')
+                if ok and keep: record(futures[done], at)
+        return [next(r.result() for r, g in futures.items() if g == f) for f in files]
+    return parallel
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument('files', nargs='*', type=Path, help='notebooks; all of them by default')
+    parser.add_argument('--reverse', action='store_true', help='the shortest first')
+    parser.add_argument('--record', action='store_true', help=f'write what passes to {PASSED.relative_to(ROOT)}')
+    args = parser.parse_args()
+    if missing := [str(f) for f in args.files if not f.is_file()]: sys.exit(f'no such notebook: {", ".join(missing)}')
+    files = [f.absolute() for f in args.files]
+    if files: nbdev.test.nbglob = lambda *_, **kw: files
+    nbdev.test.parallel = longest_first(args.reverse, args.record)
+    nbdev.test.nbdev_test.__wrapped__(n_workers=2)
+
+
+if __name__ == '__main__': main()
