@@ -14,7 +14,7 @@ import pandas as pd
 import seaborn as sns
 from .style import colours, use_style
 from ..tasks.config import refuse
-from ..train.run import Run, first_time, splits
+from ..train.run import Run, diverged, first_time, splits
 
 # %% ../../nbs/analysis/02_curves.ipynb #6934e01c
 def _frame(source, where):
@@ -53,7 +53,7 @@ def timeline(
     source, # A `Run`, or a tidy history
     threshold:float=None, # What counts as knowing, or a pair; .99, or 1e-4 for a loss
     metric:str=None, # 'accuracy' or 'loss'; accuracy, unless the task has none
-)->pd.DataFrame: # replica, memorised, generalised, gap, inverse
+)->pd.DataFrame: # replica, memorised, generalised, gap, inverse; and diverged, if some did
     "When each replica memorised and generalised, and the gap between."
     h = _frame(source, 'timeline')
     metric = _metric(h, metric, 'timeline')
@@ -62,7 +62,9 @@ def timeline(
     t = pd.DataFrame(dict(memorised=first['train'], generalised=first['test']))
     t['gap'] = t.generalised - t.memorised
     tested = h[h.split == 'test'].groupby('replica')[metric].count().reindex(t.index) > 0
-    return t.assign(inverse=_inverse(t, tested)).rename_axis('replica').reset_index()
+    t = t.assign(inverse=_inverse(t, tested)).rename_axis('replica').reset_index()
+    lost = diverged(h) if 'loss' in h else {}
+    return t.assign(diverged=t.replica.map(lost).astype('Int64')) if lost else t
 
 Run.timeline = timeline
 

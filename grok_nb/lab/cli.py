@@ -139,15 +139,19 @@ def _train(exp, store, device, out):
     from grok_nb.lab.report import readable, report
     from grok_nb.train.device import pick_device
     from grok_nb.train.fit import fit
+    from grok_nb.train.run import DivergenceWarning, divergence
     pick_device(device)
     if not Store(store).folder(exp).finished(): Store(store).create(exp)
     if out: _check_out(out)
     typer.echo(f'{exp!r}\n')
-    run = fit(exp, store, device)
+    with warnings.catch_warnings():
+        warnings.simplefilter('ignore', DivergenceWarning)          # it is told below
+        run = fit(exp, store, device)
     took = f'{run.seconds:.0f} s'
     if run.cached: typer.echo(f'Found in the store, trained in {took}: {run.path}\n')
     elif run.finished: typer.echo(f'Trained {len(exp)} replicas in {took}; kept in {run.path}\n')
     typer.echo(readable(run).to_string(index=False) + '\n')
+    if run.diverged: typer.echo(f'grok-nb: {divergence(run.diverged, len(exp))}', err=True)
     if out and run.step:                # before the first step there is nothing to draw
         for name,path in report(run, out).items(): typer.echo(f'{name}: {path}')
     if run.finished: return
@@ -249,7 +253,8 @@ def _short(r):
     e, state = r.experiment, 'finished' if r.finished else f'step {r.step} of {r.experiment.steps}'
     what = f'{e.task!r}, {e.model!r}, {e.optim!r}, {len(e)} replicas'
     name = f'{r.name!r}: ' if r.name else ''
-    return f'  {r.id}  {r.written[:16]}  {state:<18}{name}{what}'
+    lost = f'; {r.diverged}' if r.diverged else ''
+    return f'  {r.id}  {r.written[:16]}  {state:<18}{name}{what}{lost}'
 
 @app.command(name='list')
 def list_(store: _store = None):

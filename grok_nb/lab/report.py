@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 from ..analysis import curves, fourier
 from ..analysis.style import use_style
 from ..tasks.modular import ModularArithmetic
-from ..train.run import Run
+from ..train.run import Run, divergence
 from ..train.store import write_atomic
 
 # %% ../../nbs/lab/00_report.ipynb #4bcd0bdc
@@ -104,12 +104,14 @@ def page(
     src = base64.b64encode(image or png(figure(run))).decode()
     env = ', '.join(f'{k} {v}' for k,v in run.environment.items())
     about = ' '.join(_about[:1 + bool(_panels(run))])
+    lost = divergence(run.diverged, len(run.config))
+    if lost: lost = f'<p><strong>{lost}.</strong></p>'
     about = about.format(metric='loss' if _real(run) else 'accuracy')
     return f'''<!doctype html><html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <title>{html.escape(type(run.config.task).__name__)}: a grok_nb run</title>
 <style>{_css}</style></head><body>
-<h1>When did it grok?</h1><p>{html.escape(_sentence(run))}</p>
+<h1>When did it grok?</h1>{lost}<p>{html.escape(_sentence(run))}</p>
 <img alt="Curves and neurons of the run; described below" src="data:image/png;base64,{src}">
 <p>{about}</p>
 <h2>{'Losses at the end' if _real(run) else 'Timeline (steps to 99 % accuracy)'}</h2>

@@ -24,7 +24,7 @@ from .experiment import Experiment, batch_rows, eval_steps, event, happens, keep
 from .gradients import gradients
 from .losses import accuracy
 from .probes import Look, answers
-from .run import Run, by_step, splits, tidy
+from .run import DivergenceWarning, Run, by_step, diverged, divergence, splits, tidy
 from .store import Store
 
 # %% ../../nbs/train/10_fit.ipynb #14db3556
@@ -336,8 +336,15 @@ def _commit(folder, exp, s, kept, facts):
     files = _results(t) if done else {f'resume.{s.step}.safetensors': save(t)}
     listed = (folder.manifest() or dict(files={}))['files']
     old = tuple(n for n in listed if n.startswith('resume.') and n not in files)
-    folder.commit(kept | files, drop=old, step=s.step, finished=done, written=now, **facts)
+    folder.commit(kept | files, drop=old, step=s.step, finished=done, written=now,
+                  diverged=_lost(t), **facts)
     kept.clear()
+
+# %% ../../nbs/train/10_fit.ipynb #42b4c7d7
+def _lost(t):
+    "Replica and step of those that diverged; a look at the last measurement spares the others."
+    if t['history.loss'][-1, 0].isfinite().all(): return []
+    return list(diverged(tidy(t['history.step'], loss=t['history.loss'])).items())
 
 # %% ../../nbs/train/10_fit.ipynb #3270cdb4
 def _met(exp, entry):
@@ -470,4 +477,6 @@ def fit(
     run = Run(folder)
     run.cached = cached
     _tell(exp, run.step, run)
+    if run.diverged:
+        warnings.warn(f'fit: {divergence(run.diverged, len(exp))}', DivergenceWarning, stacklevel=2)
     return run

@@ -66,7 +66,9 @@ def _assemble(experiments, store, failed):
     wrong = {(i, r) for i,r,_ in failed}
     bad = np.array([(i, r) in wrong for i,r in zip(t.id, t.replica)], bool)
     none = np.where(bad, 'failed', 'missing')
-    t['ended'] = np.where(t.step == t.steps, 'finished', np.where(t.step.isna(), none, reason))
+    lost = t.step.notna() & ~np.isfinite(t.train_loss)
+    t['ended'] = np.where(lost, 'diverged', np.where(t.step == t.steps, 'finished',
+                                                     np.where(t.step.isna(), none, reason)))
     t['gap'] = t.generalised - t.memorised
     clash = {k: f'exp.{k}' for k in experiments.coordinates if k in ('number', *_known)}
     where = experiments.coordinates.rename(columns=clash).loc[t.number].reset_index(drop=True)
