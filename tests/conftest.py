@@ -1,19 +1,24 @@
 "What the tests share: a small experiment, a picture of a folder's bytes, and a browser."
 import multiprocessing as mp
 import os
+import signal
 
 import pytest
 from browser import FLAGS, chromium
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic
 
 if os.name != 'nt':
     children = mp.get_context('forkserver')
     children.set_forkserver_preload(['grok_nb.all'])       # a child has torch already: no seconds of import each time
 
-# The same examples each time, so that a red run means a change of ours; GROK_NB_WANDER=1 looks for new ones
-settings.register_profile('steady', derandomize=True)
-if not os.environ.get('GROK_NB_WANDER'): settings.load_profile('steady')
+# What is started behind `&` in a script does not hear Ctrl-C; tests that press it must
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples each time, so that a red run means a change of ours; GROK_NB_WANDER=1 looks for new ones.
+# Slow is not wrong.
+settings.register_profile('grok_nb', deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not os.environ.get('GROK_NB_WANDER'))
+settings.load_profile('grok_nb')
 
 
 @pytest.fixture
