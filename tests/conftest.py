@@ -6,7 +6,7 @@ import signal
 import pytest
 from browser import FLAGS, chromium
 from hypothesis import HealthCheck, settings
-from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic
+from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic, fit
 
 if os.name != 'nt':
     children = mp.get_context('forkserver')
@@ -21,11 +21,33 @@ settings.register_profile('grok_nb', deadline=None, suppress_health_check=[Healt
 settings.load_profile('grok_nb')
 
 
-@pytest.fixture
+# The longest first, so that workers end at about the same time (`pytest -n 2 --dist loadgroup --no-loadscope-reorder`)
+LONG = ('browser lab', 'browser app', 'docs', 'sweep', 'kill', 'claims', 'packaging', 'store', 'interrupt', 'configs', 'spectra')
+
+
+def group(item):
+    "What runs in one process: a file, since its tests share what was built or trained; the two laboratories have a server each."
+    kind = getattr(item, 'callspec', None) and item.callspec.params.get('server')
+    return item.path.stem.removeprefix('test_') + (f' {kind}' if kind else '')
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items: item.add_marker(pytest.mark.xdist_group(group(item)))
+    items.sort(key=lambda item: LONG.index(group(item)) if group(item) in LONG else len(LONG))
+
+
+@pytest.fixture(scope='session')
 def small():
     "A run of about a second that has minibatches, kept weights and per-replica rates: all there is to lose."
     return Experiment(ModularArithmetic(p=13, train_frac=.6), MLP(width=16, depth=2, bias='all'), AdamW(lr=(.01, .02), wd=.1),
                       steps=120, seeds=2, batch=32, keep=6)
+
+
+@pytest.fixture(scope='session')
+def reference(small, tmp_path_factory):
+    "The small experiment, trained without any trouble; for comparing and copying, not for changing."
+    return fit(small, tmp_path_factory.mktemp('reference'), device='cpu')
 
 
 @pytest.fixture

@@ -36,7 +36,8 @@ def note(name):
     with open(os.path.join(here, 'calls'), 'a') as f: f.write(name + '\\n')
 
 def held(exp, step):
-    return 'hold' if step > {STEPS - 500} and os.path.exists(os.path.join(here, 'hold')) else ''
+    try: return 'hold' if step >= int(open(os.path.join(here, 'hold')).read()) else ''
+    except FileNotFoundError: return ''
 
 @claim('trial:1-quick', says='it is quick')
 def _(at):
@@ -67,42 +68,41 @@ def command(folder, *words):
 def calls(folder): return (folder/'calls').read_text().split() if (folder/'calls').exists() else []
 
 
-def in_training(folder):
-    "Is the quick verdict written, and has the long run put away some steps?"
-    steps = [json.loads(f.read_text())['step'] for f in (folder/'store').glob('*/manifest.json')]
-    return any(steps) and ('trial:1-quick', 'smoke') in read_claims(folder/'out')
+def step(folder):
+    "How far the long run has come"
+    return max((json.loads(f.read_text())['step'] for f in (folder/'store').glob('*/manifest.json')), default=0)
 
 
-@pytest.mark.parametrize('how', ['interrupt', 'kill'])
-def test_reproduce_goes_on_where_it_was_stopped(trial, how):
-    (trial/'hold').touch()                                              # it does not end before it is stopped
-    with command(trial) as first:
-        until(lambda: in_training(trial) or first.poll() is not None, 'the long claim commits a step')
-        os.killpg(first.pid, signal.SIGINT if how == 'interrupt' else signal.SIGKILL)      # as a terminal does: to all of them
-        out, err = ended(first, f'reproduce, after the {how},')
-    if how == 'interrupt':
-        assert first.returncode == 130, err
-        assert 'Stopped. The same command goes on from here.' in err and 'Traceback' not in err, err
-    assert list(read_claims(trial/'out')) == [('trial:1-quick', 'smoke')]
-    reached = max(json.loads(f.read_text())['step'] for f in (trial/'store').glob('*/manifest.json'))
-    assert 0 < reached < STEPS
+def stopped(folder, sign, most, *words):
+    "Begin, and send a sign to all processes, as a terminal does, once the long run has put away more steps; exit code and error output."
+    (folder/'hold').write_text(str(most))                               # where it waits, if the sign is late
+    before = step(folder)
+    with command(folder, *words) as p:
+        until(lambda: (step(folder) > before and read_claims(folder/'out')) or p.poll() is not None, 'the long claim commits a step')
+        os.killpg(p.pid, sign)
+        _, err = ended(p, f'reproduce, after {sign!r},')
+    (folder/'hold').unlink()
+    assert list(read_claims(folder/'out')) == [('trial:1-quick', 'smoke')]
+    assert before < step(folder) <= most
+    return p.returncode, err
 
-    (trial/'hold').unlink()
-    with command(trial) as second: out, err = ended(second, 'the second reproduce')
-    assert second.returncode == 0, err
-    assert calls(trial) == ['quick', 'long', 'long']                    # the verdict of the quick one was kept
+
+def test_reproduce_goes_on_where_it_was_stopped(trial):
+    code, err = stopped(trial, signal.SIGINT, STEPS//3, '--jobs', '2')
+    assert code == 130, err
+    assert 'Stopped. The same command goes on from here.' in err and 'Traceback' not in err, err
+    code, err = stopped(trial, signal.SIGKILL, STEPS//2)
+    assert code == -signal.SIGKILL, err
+
+    with command(trial, '--jobs', '2') as p: out, err = ended(p, 'the third reproduce')
+    assert p.returncode == 0, err
+    assert calls(trial) == ['quick', 'long', 'long', 'long']            # the verdict of the quick one was kept
     assert '2 holds' in out and out.count('trial:2-long') >= 2, out
     records = read_claims(trial/'out')
+    assert [r['verdict'] for r in records.values()] == ['holds']*2
     assert records['trial:2-long', 'smoke']['measured']['step'] == STEPS
     exps = records['trial:2-long', 'smoke']['experiments']
     assert list(exps) == [f.parent.name for f in (trial/'store').glob('*/manifest.json')]
-
-
-def test_two_jobs_judge_the_same(trial, tmp_path):
-    (trial/'calls').touch()
-    with command(trial, '--jobs', '2') as p: out, err = ended(p, 'reproduce with two jobs')
-    assert p.returncode == 0, err
-    assert [r['verdict'] for r in read_claims(trial/'out').values()] == ['holds']*2
 
 
 # --- the papers ----------------------------------------------------------------------------------------------------
