@@ -9,23 +9,21 @@ import os
 import queue
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import LIMIT, started, until
 
 ROOT = Path(__file__).resolve().parent.parent
 SHOTS = Path(os.environ.get('GROK_NB_SHOTS') or ROOT/'tests/shots')
 NAMES = ('chromium', 'chromium-browser', 'google-chrome')
 # `--no-sandbox` because a container's root may not use the sandbox; the others keep the browser off the network
 FLAGS = '--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync'.split()
-SLOW = 60_000   # milliseconds: a loaded machine may need them; nothing waits longer than it must
 # Settings of a JupyterLab under test: no question about news over the page, and cells below the fold exist too
 SETTINGS = {'apputils-extension/notification': {'fetchNews': 'false', 'checkForUpdates': False}, 'notebook-extension/tracker': {'windowingMode': 'none'}}
 
@@ -75,14 +73,14 @@ def settings(folder: Path, **more):
         f.write_text(json.dumps(values))
 
 
-def address(process, seconds=120) -> str:
+def address(process) -> str:
     "The address that a server prints"
     lines = queue.Queue()
     threading.Thread(target=lambda: [lines.put(o) for o in process.stdout] + [lines.put('')], daemon=True).start()
-    try: first = lines.get(timeout=seconds)
+    try: first = lines.get(timeout=LIMIT)
     except queue.Empty: first = ''
     found = re.fullmatch(r'Laboratory: (http://127\.0\.0\.1:\d+/\S*\?token=\S+)\n', first)
-    if not found: raise RuntimeError(f'no address but {first!r}')
+    if not found: raise RuntimeError(f'no address within {LIMIT} s but {first!r}')
     return found[1]
 
 
@@ -94,28 +92,25 @@ def served(kind: str, folder: Path, *options):
     env = environment(folder)
     settings(folder)
     cmd = [sys.executable, '-m', 'grok_nb', 'lab', '--no-browser', *(['--app'] if kind == 'app' else []), *options]
-    with open(folder/'log.txt', 'w') as log:
-        p = subprocess.Popen(cmd, cwd=folder/'home', env=env, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
-    try: yield Server(kind, address(p), folder, psutil.Process(p.pid))
-    finally: end(p, folder)
+    with open(folder/'log.txt', 'w') as log, started(*cmd, cwd=folder/'home', env=env, stdout=subprocess.PIPE, stderr=log) as p:
+        try: yield Server(kind, address(p), folder, psutil.Process(p.pid))
+        finally: end(p, folder)
 
 
 def end(p: subprocess.Popen, folder: Path):
-    "Stop the jobs, the server, and whatever is left of what they started"
-    from grok_nb.lab.jobs import jobs
-    with contextlib.suppress(Exception):
-        for j in jobs(folder/'store'): j.stop()
-    left = family(p.pid)
-    p.send_signal(signal.SIGINT)
-    try: p.wait(20)
-    except subprocess.TimeoutExpired: pass
-    left = {q for q in left | of_folder(folder) if q.is_running()}
-    gone, left = psutil.wait_procs(left, 8)
-    for q in left:
-        with contextlib.suppress(psutil.Error): q.kill()
-    with contextlib.suppress(ProcessLookupError): os.killpg(p.pid, signal.SIGKILL)
-    p.wait(10)
-    p.stdout.close()
+    "End the server, its kernels and the jobs, and whatever they have started meanwhile"
+    def none_left():
+        left = set(filter(alive, family(p.pid) | of_folder(folder)))
+        for q in left:
+            with contextlib.suppress(psutil.Error): q.kill()
+        return not left
+    until(none_left, f'all processes of {folder} are gone')
+
+
+def alive(p: psutil.Process) -> bool:
+    "Is it more than a name in a table?"
+    try: return p.is_running() and p.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error: return False
 
 
 def family(pid: int) -> set:
@@ -148,7 +143,7 @@ class Lab:
 
     def __post_init__(self):
         p, complain = self.page, self.wrong.append
-        p.set_default_timeout(SLOW)
+        p.set_default_timeout(1000*LIMIT)
         p.on('pageerror', lambda e: complain(f'error: {e}'))
         p.on('console', lambda m: complain(f'console: {m.text}') if m.type == 'error' and not any(o in m.text for o in NOT_OURS) else None)
         p.on('request', lambda r: None if r.url.startswith((self.server.url.split('?')[0][:20], 'data:', 'blob:')) else complain(f'asks another machine: {r.url}'))
@@ -243,12 +238,3 @@ class Lab:
                 const [a, b] = [rgb(getComputedStyle(e).color), behind(e)].map(light)
                 return [(Math.max(a, b) + .05) / (Math.min(a, b) + .05), e.textContent.trim().slice(0, 30)]
             }).filter(o => o[0] < 4.5) }''')
-
-
-def until(true, seconds=60, every=.1):
-    "Wait until `true()` is; seconds it took"
-    begun = time.monotonic()
-    while not true():
-        if time.monotonic() - begun > seconds: raise AssertionError(f'not within {seconds} s')
-        time.sleep(every)
-    return time.monotonic() - begun

@@ -1,27 +1,55 @@
 "What the tests share: a small experiment, a picture of a folder's bytes, and a browser."
 import multiprocessing as mp
 import os
+import re
+import signal
 import time
 
 import pytest
 from browser import FLAGS, chromium
-from hypothesis import settings
-from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic
+from hypothesis import HealthCheck, settings
+from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic, fit
 
 if os.name != 'nt':
     children = mp.get_context('forkserver')
     children.set_forkserver_preload(['grok_nb.all'])       # a child has torch already: no seconds of import each time
 
-# The same examples each time, so that a red run means a change of ours; GROK_NB_WANDER=1 looks for new ones
-settings.register_profile('steady', derandomize=True)
-if not os.environ.get('GROK_NB_WANDER'): settings.load_profile('steady')
+# What is started behind `&` in a script does not hear Ctrl-C; tests that press it must
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples each time, so that a red run means a change of ours; GROK_NB_WANDER=1 looks for new ones.
+# Slow is not wrong.
+settings.register_profile('grok_nb', deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=not os.environ.get('GROK_NB_WANDER'))
+settings.load_profile('grok_nb')
 
 
-@pytest.fixture
+# The longest first, so that workers end at about the same time (`pytest -n 2 --dist loadgroup --no-loadscope-reorder`)
+LONG = ('browser lab', 'browser app', 'docs', 'sweep', 'kill', 'claims', 'packaging', 'store', 'interrupt', 'configs', 'spectra')
+
+
+def group(item):
+    "What runs in one process: a file, since its tests share what was built or trained; the two laboratories have a server each."
+    kind = getattr(item, 'callspec', None) and item.callspec.params.get('server')
+    return item.path.stem.removeprefix('test_') + (f' {kind}' if kind else '')
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items: item.add_marker(pytest.mark.xdist_group(group(item)))
+    items.sort(key=lambda item: LONG.index(group(item)) if group(item) in LONG else len(LONG))
+
+
+@pytest.fixture(scope='session')
 def small():
     "A run of about a second that has minibatches, kept weights and per-replica rates: all there is to lose."
     return Experiment(ModularArithmetic(p=13, train_frac=.6), MLP(width=16, depth=2, bias='all'), AdamW(lr=(.01, .02), wd=.1),
                       steps=120, seeds=2, batch=32, keep=6)
+
+
+@pytest.fixture(scope='session')
+def reference(small, tmp_path_factory):
+    "The small experiment, trained without any trouble; for comparing and copying, not for changing."
+    return fit(small, tmp_path_factory.mktemp('reference'), device='cpu')
 
 
 @pytest.fixture
@@ -48,7 +76,7 @@ def browser():
 def note(what, name):
     "Append a line that says what begins or ends; only where no other process does it for this one"
     if (to := os.environ.get('GROK_NB_PROGRESS')) and 'PYTEST_XDIST_WORKER' not in os.environ:
-        with open(to, 'a', encoding='utf-8') as f: f.write(f'{what}\t{time.time()}\t{name}\n')
+        with open(to, 'a', encoding='utf-8') as f: f.write(f"{what}\t{time.time()}\t{re.sub(r'@[^@]*$', '', name)}\n")   # without its group
 
 
 failed = set()

@@ -1,16 +1,18 @@
 "The laboratory as a person uses it: in a real browser, in JupyterLab and as an app with Voila."
 import contextlib
+import json
 import re
-import time
 import urllib.error
 import urllib.request
 
 import pytest
-from browser import SLOW, Lab, served, until
+from browser import Lab, served
 from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic, fit, open_run, preset, presets, timeline
 from grok_nb.lab.jobs import jobs
+from waiting import LIMIT, unmoved, until
 
 KINDS = dict(lab='JupyterLab', app='Voila')
+PANELS = ('Choose', 'Run', 'Look', 'Compare', 'Sweep')
 
 
 @pytest.fixture(scope='module', params=list(KINDS), ids=list(KINDS.values()))
@@ -60,7 +62,7 @@ def status(url, **kw):
     "What a server answers, without following it elsewhere"
     class Stay(urllib.request.HTTPRedirectHandler):
         def redirect_request(self, *args): return None
-    try: return urllib.request.build_opener(Stay).open(urllib.request.Request(url, **kw), timeout=60).status
+    try: return urllib.request.build_opener(Stay).open(urllib.request.Request(url, **kw), timeout=LIMIT).status
     except urllib.error.HTTPError as e: return e.code
 
 
@@ -78,7 +80,7 @@ def test_nobody_comes_in_without_the_token(server):
 def choose(lab, name):
     "Put a preset into the form that can be run"
     lab.pick(name)
-    until(lab.button('Run').is_enabled)
+    until(lab.button('Run').is_enabled, f'{name} can be run')
 
 
 def step_of(lab):
@@ -92,18 +94,18 @@ def start(lab, name, steps=None):
     choose(lab, name)
     if steps:
         lab.label('steps').fill(str(steps))
-        until(lambda: f'{steps:,} x' in lab.box.inner_text() and lab.button('Run').is_enabled())
+        until(lambda: f'{steps:,} x' in lab.box.inner_text() and lab.button('Run').is_enabled(), f'{steps} steps can be run')
     lab.button('Run').click()
-    lab.text(re.compile('Training, step .* steps/s')).wait_for()
+    lab.text(re.compile('(Training|Finished), step')).wait_for()
 
 
 def finished(lab, what='Finished, step'):
-    "Wait for the end of a run, for as long as a slow machine needs"
-    lab.text(re.compile(what)).wait_for(timeout=5*SLOW)
+    "Wait for the end of a run"
+    lab.text(re.compile(what)).wait_for()
 
 
 def test_opens(lab):
-    for name in ('Choose', 'Run', 'Look', 'Compare', 'Sweep'): assert lab.tab(name).is_visible()
+    for name in PANELS: assert lab.tab(name).is_visible()
     assert lab.button('Run').is_enabled()
 
 
@@ -120,7 +122,7 @@ def test_experiments_of_papers_can_be_chosen(lab):
 def test_a_preset_runs_until_it_groks(lab):
     choose(lab, 'permutations')
     lab.button('Run').click()
-    lab.text(re.compile('Training, step')).wait_for()
+    lab.text(re.compile('(Training|Finished), step')).wait_for()
     finished(lab)
     known = timeline(open_run(preset('permutations'), lab.server.store).history).generalised.notna().sum()
     assert known > 4                                      # more than half of them grok
@@ -128,42 +130,42 @@ def test_a_preset_runs_until_it_groks(lab):
     assert lab.box.locator('svg.gnb-picture').locator('visible=true').count() >= 3
 
 
-def test_pause_resume_and_stop_answer_within_a_second(lab):
+def beat(job): return json.loads((job.folder/'beat.json').read_text())
+
+
+def test_pause_resume_and_stop_are_done_and_said(lab):
     start(lab, 'modular-addition', 1_000_000)
-    job, did, shown = jobs(lab.server.store)[0], {}, {}
+    job, held = jobs(lab.server.store)[0], 0
 
     def press(button, state, word):
-        "Seconds from the click to the deed, and to the word on the page; the best, since other programs run too"
-        begun = time.monotonic()
+        "The deed and the word on the page follow a click"
         lab.button(button).click()
-        deed = until(lambda: job.status().state == state, every=.01)
+        until(lambda: job.status().state == state, f'the worker is {state}')
         lab.text(re.compile(f'{word}, step')).wait_for()
-        did[button] = min(deed, did.get(button, deed))
-        shown[button] = min(time.monotonic() - begun, shown.get(button, 99))
 
-    for again in range(3):
+    for _ in range(2):
         press('Pause', 'paused', 'Paused')
+        unmoved(lambda: beat(job)['step'], lambda: (job.folder/'beat.json').stat().st_mtime_ns, 'the paused worker')
+        until(lambda: step_of(lab) == beat(job)['step'], 'the page shows where it was paused')
+        assert step_of(lab) >= held
         held = step_of(lab)
-        if not again:
-            lab.page.wait_for_timeout(1500)
-            assert step_of(lab) == held
         press('Resume', 'running', 'Training')
+        until(lambda: step_of(lab) > held, 'the run goes on')
     press('Stop', 'stopped', 'Stopped')
     assert step_of(lab) >= held
-    assert max(did.values()) < 1, did               # from the click to the deed
-    assert max(shown.values()) < 2, shown           # and the page looks twice a second
 
 
 def test_a_lost_kernel_loses_nothing(lab):
     start(lab, 'modular-addition-strong-decay')
-    until(lambda: step_of(lab) > 20)
-    before = step_of(lab)
+    until(lambda: step_of(lab) > 20, 'the page shows a step above 20')
+    job, before = jobs(lab.server.store)[0], step_of(lab)
+    worker = beat(job)['pid']
     lab.again()
-    assert jobs(lab.server.store)[0].status().alive
     lab.tab('Run').click()
     lab.text(re.compile('(Training|Finished), step')).wait_for()
     assert step_of(lab) >= before
     finished(lab, 'Finished, step 800 of 800')
+    assert beat(job)['pid'] == worker                     # the same process has come to the end
     assert 'have generalised' in lab.box.inner_text()
 
 
@@ -175,7 +177,7 @@ def test_a_mistake_is_explained_beside_its_field(lab):
     lab.text(re.compile('steps must be a whole number')).wait_for()
     assert lab.button('Run').is_disabled()
     field.fill(good)
-    until(lab.button('Run').is_enabled, 10)
+    until(lab.button('Run').is_enabled, 'the mended form can be run')
     assert lab.box.get_by_role('alert').locator('visible=true').count() == 0
 
 
@@ -190,15 +192,15 @@ def test_scrubbing_goes_through_the_checkpoints(lab):
     handle = lab.box.locator('.noUi-handle').locator('visible=true').first
     handle.wait_for()
     readout = lab.box.locator('.widget-readout').locator('visible=true').first
-    until(lambda: drawn(lab))
+    until(lambda: drawn(lab), 'a checkpoint is drawn')
     seen = {}
     for press in (None, 'ArrowLeft', 'ArrowLeft'):
         before = drawn(lab)
         if press:
             handle.focus()
             lab.page.keyboard.press(press)
-            until(lambda: drawn(lab) != before)
-        until(lambda: 'drawing' not in lab.box.inner_text())
+            until(lambda: drawn(lab) != before, 'another checkpoint is drawn')
+        until(lambda: 'drawing' not in lab.box.inner_text(), 'it is all drawn')
         seen[int(re.sub(r'\D', '', readout.inner_text()))] = drawn(lab)
     assert len(seen) == 3 and list(seen) == sorted(seen, reverse=True) and len(set(seen.values())) == 3
 
@@ -209,7 +211,7 @@ def test_two_runs_are_compared_and_copied(lab):
     for id in ids: lab.label(id[:6]).check()
     lab.box.get_by_text('save as PNG').locator('visible=true').first.wait_for()
     table = lab.box.locator('table').locator('visible=true').last
-    until(lambda: 'wd=0.1' in table.inner_text() and re.search(r'wd=1\b', table.inner_text()))
+    until(lambda: 'wd=0.1' in table.inner_text() and re.search(r'wd=1\b', table.inner_text()), 'the table compares the two')
     lab.page.context.grant_permissions(['clipboard-read', 'clipboard-write'])
     lab.button('Copy Python cell').click()
     lab.text('Copied').wait_for()
@@ -222,21 +224,21 @@ def test_two_runs_are_compared_and_copied(lab):
 def test_a_sweep_fills_its_diagram_and_a_cell_opens_its_run(lab):
     lab.pick('permutations')
     lab.label('steps').fill('60')
-    until(lambda: '60 x 8 replicas' in lab.box.inner_text() and lab.button('Run').is_enabled())
+    until(lambda: '60 x 8 replicas' in lab.box.inner_text() and lab.button('Run').is_enabled(), '60 steps can be run')
     lab.tab('Sweep').click()
     values = lab.box.get_by_label('values', exact=True).locator('visible=true')
     for i, text in enumerate(('0.3, 1', '0.5, 0.8')): values.nth(i).fill(text)
     cells = lab.box.locator('.gnb-cell').locator('visible=true')
-    until(lambda: cells.count() == 4 and lab.button('Start').is_enabled())
+    until(lambda: cells.count() == 4 and lab.button('Start').is_enabled(), 'the sweep of four can be started')
     lab.button('Start').click()
     lab.text('4 of 4 cells: finished').wait_for()
     lab.shot('sweep-finished')
     cells.first.click()
     lab.label('Replica').wait_for()
-    until(lambda: drawn(lab))
+    until(lambda: drawn(lab), 'the run of a cell is drawn')
     lab.tab('Sweep').click()
     for i, text in enumerate(('2, 5', '0.55, 0.65')): values.nth(i).fill(text)
-    until(lambda: all(not c.strip() for c in cells.all_inner_texts()))     # nothing is left of the other sweep
+    until(lambda: all(not c.strip() for c in cells.all_inner_texts()), 'nothing is left of the other sweep')
 
 
 def focused(page):
@@ -244,10 +246,17 @@ def focused(page):
     return page.evaluate('(document.activeElement.textContent || document.activeElement.value || "").trim()')
 
 
+def move(lab, key):
+    "Press a key and wait until something else has the keyboard"
+    lab.page.evaluate('window.had = document.activeElement')
+    lab.page.keyboard.press(key)
+    lab.page.wait_for_function('document.activeElement !== window.had')
+
+
 def tab_to(lab, name, most=200):
     "Press Tab until something with this text has the keyboard"
     for _ in range(most):
-        lab.page.keyboard.press('Tab')
+        move(lab, 'Tab')
         if focused(lab.page) == name: return
     raise AssertionError(f'{name} is not reached by {most} presses of Tab')
 
@@ -257,8 +266,8 @@ def test_everything_can_be_done_with_the_keyboard(lab):
     lab.label('steps').fill('900000')
     lab.tab('Look').click()
     lab.tab('Look').focus()
-    lab.page.keyboard.press('Shift+Tab')
-    lab.page.keyboard.press('Shift+Tab')
+    move(lab, 'Shift+Tab')
+    move(lab, 'Shift+Tab')
     assert focused(lab.page) == 'Choose'
     lab.page.keyboard.press('Space')
     lab.label('steps').wait_for()
@@ -279,10 +288,11 @@ def test_panels_fit_the_screen(browser, server, page, theme):
         wide = {}
         for width in (1280, 1920):
             lab.page.set_viewport_size(dict(width=width, height=1000))
-            for name in ('Choose', 'Run', 'Look', 'Compare', 'Sweep'):
+            for i, name in enumerate(PANELS):
                 lab.tab(name).click()
-                lab.page.wait_for_timeout(300)
-                until(lambda: not re.search('drawing step|Drawing|Reading the store|Waiting for', lab.box.inner_text()))
+                lab.box.locator(':scope > *').nth(3 + i).wait_for()             # after the style, the tabs and a line for errors
+                until(lambda: not re.search('drawing step|Drawing|Reading the store|Waiting for', lab.box.inner_text()), f'{name} has drawn all it shows')
+                lab.page.evaluate('new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))')
                 lab.shot(f'{name.lower()}-{width}-{theme}')
                 if bad := lab.too_wide(): wide[name, width] = bad
                 if bad := lab.too_faint(): wide[name, theme] = bad

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -16,22 +15,29 @@ from grok_nb.papers.predict import shape_check
 from grok_nb.papers.reproduce import read_claims
 from grok_nb.tasks.config import from_dict, to_dict
 from grok_nb.train.presets import preset
+from waiting import ended, started, until
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT/'nbs/papers/claims'
 
 load_chapters()
 
-TRIAL = '''
-import os, time
+STEPS = 3000
+TRIAL = f'''
+import os
 from grok_nb.papers.ledger import Evidence, claim
-from grok_nb.train.fit import fit
+from grok_nb.train.fit import fit, watching
 from grok_nb.train.presets import preset
 
-exp = preset('parity').but(steps=15_000, keep=0, n=20, width=16, seeds=2)
+here = os.path.dirname(__file__)
+exp = preset('parity').but(steps={STEPS}, keep=0, n=20, width=16, seeds=2)
 
 def note(name):
-    with open(os.path.join(os.path.dirname(__file__), 'calls'), 'a') as f: f.write(name + '\\n')
+    with open(os.path.join(here, 'calls'), 'a') as f: f.write(name + '\\n')
+
+def held(exp, step):
+    try: return 'hold' if step >= int(open(os.path.join(here, 'hold')).read()) else ''
+    except FileNotFoundError: return ''
 
 @claim('trial:1-quick', says='it is quick')
 def _(at):
@@ -41,7 +47,7 @@ def _(at):
 @claim('trial:2-long', says='it is long')
 def _(at):
     note('long')
-    run = fit(exp, snapshot=.2)
+    with watching(ask=held): run = fit(exp, snapshot=.2)
     return Evidence(dict(step=run.step), holds=run.finished)
 '''
 
@@ -53,59 +59,50 @@ def trial(tmp_path):
 
 
 def command(folder, *words):
-    "`grok-nb reproduce` on the trial claims, in a process group of its own"
+    "`grok-nb reproduce` on the trial claims, until the block ends"
     env = os.environ | dict(PYTHONPATH=f'{folder}{os.pathsep}{ROOT}', GROK_NB_STORE=str(folder/'store'), OMP_NUM_THREADS='1')
     words = (sys.executable, '-c', 'from grok_nb.lab.cli import main; main()', 'reproduce', 'trial:*', '--scale', 'smoke', '--out', str(folder/'out'), '--module', 'trial_claims', *words)
-    return subprocess.Popen(words, env=env, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-                            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
-
-
-def wait_until(true, seconds=120):
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, 'waited too long'
-        time.sleep(.05)
+    return started(*words, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def calls(folder): return (folder/'calls').read_text().split() if (folder/'calls').exists() else []
 
 
-def in_training(folder):
-    "Has the long run put away some steps?"
-    return any(json.loads(f.read_text())['step'] > 0 for f in (folder/'store').glob('*/manifest.json'))
+def step(folder):
+    "How far the long run has come"
+    return max((json.loads(f.read_text())['step'] for f in (folder/'store').glob('*/manifest.json')), default=0)
 
 
-@pytest.mark.parametrize('how', ['interrupt', 'kill'])
-def test_reproduce_goes_on_where_it_was_stopped(trial, how):
-    first = command(trial)
-    wait_until(lambda: in_training(trial))
-    if how == 'interrupt': os.killpg(first.pid, signal.SIGINT)         # as a terminal does: to all of them
-    else: os.killpg(first.pid, signal.SIGKILL)
-    out, err = first.communicate(timeout=60)
-    if how == 'interrupt':
-        assert first.returncode == 130, err
-        assert 'Stopped. The same command goes on from here.' in err and 'Traceback' not in err, err
-    assert list(read_claims(trial/'out')) == [('trial:1-quick', 'smoke')]
-    reached = max(json.loads(f.read_text())['step'] for f in (trial/'store').glob('*/manifest.json'))
-    assert 0 < reached < 15_000
+def stopped(folder, sign, most, *words):
+    "Begin, and send a sign to all processes, as a terminal does, once the long run has put away more steps; exit code and error output."
+    (folder/'hold').write_text(str(most))                               # where it waits, if the sign is late
+    before = step(folder)
+    with command(folder, *words) as p:
+        until(lambda: (step(folder) > before and read_claims(folder/'out')) or p.poll() is not None, 'the long claim commits a step')
+        os.killpg(p.pid, sign)
+        _, err = ended(p, f'reproduce, after {sign!r},')
+    (folder/'hold').unlink()
+    assert list(read_claims(folder/'out')) == [('trial:1-quick', 'smoke')]
+    assert before < step(folder) <= most
+    return p.returncode, err
 
-    second = command(trial)
-    out, err = second.communicate(timeout=300)
-    assert second.returncode == 0, err
-    assert calls(trial) == ['quick', 'long', 'long']                    # the verdict of the quick one was kept
+
+def test_reproduce_goes_on_where_it_was_stopped(trial):
+    code, err = stopped(trial, signal.SIGINT, STEPS//3, '--jobs', '2')
+    assert code == 130, err
+    assert 'Stopped. The same command goes on from here.' in err and 'Traceback' not in err, err
+    code, err = stopped(trial, signal.SIGKILL, STEPS//2)
+    assert code == -signal.SIGKILL, err
+
+    with command(trial, '--jobs', '2') as p: out, err = ended(p, 'the third reproduce')
+    assert p.returncode == 0, err
+    assert calls(trial) == ['quick', 'long', 'long', 'long']            # the verdict of the quick one was kept
     assert '2 holds' in out and out.count('trial:2-long') >= 2, out
     records = read_claims(trial/'out')
-    assert records['trial:2-long', 'smoke']['measured']['step'] == 15_000
+    assert [r['verdict'] for r in records.values()] == ['holds']*2
+    assert records['trial:2-long', 'smoke']['measured']['step'] == STEPS
     exps = records['trial:2-long', 'smoke']['experiments']
     assert list(exps) == [f.parent.name for f in (trial/'store').glob('*/manifest.json')]
-
-
-def test_two_jobs_judge_the_same(trial, tmp_path):
-    (trial/'calls').touch()
-    p = command(trial, '--jobs', '2')
-    out, err = p.communicate(timeout=300)
-    assert p.returncode == 0, err
-    assert [r['verdict'] for r in read_claims(trial/'out').values()] == ['holds']*2
 
 
 # --- the papers ----------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import unquote, urljoin
 
 import pytest
+from waiting import LIMIT
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = dict(tasks='Tasks', models='Models', train='Training', analysis='Analysis', theory='Theory', papers='Papers', lab='Lab')
@@ -170,18 +171,18 @@ def small(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize('bad, says', [
-    (cell('[gone](02_gone.ipynb)', 'markdown'), 'broken link 02_gone.ipynb'),
-    (cell('[gone](#nowhere)', 'markdown'), 'no heading #nowhere'),
-    (cell('![gone](gone.png)', 'markdown'), 'broken link gone.png'),
-    (cell(r'$\foo{x}$', 'markdown'), 'unknown command in the formula'),
-    (cell('1/0', outputs=[dict(output_type='error', ename='ZeroDivisionError', evalue='division by zero', traceback=[])]), 'the stored output is an error'),
-])
-def test_build_stops_at(small, bad, says):
-    write_nb(small/'nbs/tasks/01_bad.ipynb', cell('# Bad', 'markdown'), bad)
+def test_build_stops_at_every_mistake(small):
+    broken = [
+        (cell('[gone](02_gone.ipynb)', 'markdown'), 'broken link 02_gone.ipynb'),
+        (cell('[gone](#nowhere)', 'markdown'), 'no heading #nowhere'),
+        (cell('![gone](gone.png)', 'markdown'), 'broken link gone.png'),
+        (cell(r'$\foo{x}$', 'markdown'), 'unknown command in the formula'),
+        (cell('1/0', outputs=[dict(output_type='error', ename='ZeroDivisionError', evalue='division by zero', traceback=[])]), 'the stored output is an error'),
+    ]
+    for i, (bad, _) in enumerate(broken): write_nb(small/f'nbs/tasks/1{i}_bad{i}.ipynb', cell(f'# Bad {i}', 'markdown'), bad)
     done = build(small/'_docs', small)
     assert done.returncode == 1 and not (small/'_docs').exists()
-    assert f'nbs/tasks/01_bad.ipynb, cell 1: {says}' in done.stderr
+    for i, (_, says) in enumerate(broken): assert f'nbs/tasks/1{i}_bad{i}.ipynb, cell 1: {says}' in done.stderr
 
 
 def test_build_of_the_small_project(small):
@@ -252,7 +253,7 @@ def url(site):
 def open_page(browser, size, scheme, wrong):
     "A fresh page that writes down whatever goes wrong"
     page = browser.new_context(viewport=dict(zip(('width', 'height'), size)), color_scheme=scheme).new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(1000*LIMIT)
     page.on('console', lambda m: wrong.append(m.text) if m.type in ('error', 'warning') else None)
     page.on('pageerror', lambda e: wrong.append(str(e)))
     page.on('requestfailed', lambda r: wrong.append(r.url) if r.failure != 'net::ERR_ABORTED' else None)   # aborted: we went on to the next page

@@ -198,10 +198,10 @@ NB = '''{"cells": [{"cell_type": "code", "execution_count": null, "id": "a0", "m
 OUT = '{"data": {"text/plain": ["1"]}, "execution_count": null, "metadata": {}, "output_type": "execute_result"}'
 
 
-@pytest.fixture
-def tiny(tmp_path):
+@pytest.fixture(scope='module')
+def exported(tmp_path_factory):
     "A project of one notebook, exported and cleaned, with the checker in it"
-    root = tmp_path/'a project'
+    root = tmp_path_factory.mktemp('exported')/'a project'
     for d in ('nbs', 'dev', 'grok_nb'): (root/d).mkdir(parents=True)
     shutil.copy(ROOT/'settings.ini', root)
     shutil.copy(ROOT/'dev/check.py', root/'dev')
@@ -209,6 +209,12 @@ def tiny(tmp_path):
     (root/'nbs/00_a.ipynb').write_text(NB % OUT)
     for cmd in ('nbdev_export', 'nbdev_clean'): run(Path(sys.executable).parent/cmd, cwd=root)
     return root
+
+
+@pytest.fixture
+def tiny(exported, tmp_path):
+    "A copy of it that may be spoilt"
+    return shutil.copytree(exported, tmp_path/exported.name)
 
 
 def check(root, what):

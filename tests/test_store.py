@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from contextlib import contextmanager
 
@@ -15,6 +14,7 @@ import pytest
 from conftest import children
 from grok_nb.all import MSE, SGD, Store, StoreError, fit, open_run, runs
 from grok_nb.tasks.config import to_dict
+from waiting import LIMIT, ended, started, until
 
 pytestmark = pytest.mark.skipif(os.name == 'nt', reason='needs SIGINT and umask')
 times = ('.lock', 'manifest.json')
@@ -33,9 +33,8 @@ def stopped(exp, store, monkeypatch, after=50):
 
 
 @pytest.mark.parametrize('nth', range(1, 40, 3))
-def test_a_disk_that_fills_up_costs_nothing(small, tmp_path, picture, monkeypatch, nth):
+def test_a_disk_that_fills_up_costs_nothing(small, reference, tmp_path, picture, monkeypatch, nth):
     "The nth write fails; mended, the run ends as if nothing had happened."
-    reference = fit(small, tmp_path/'reference', device='cpu')
     count, real = iter(range(1, 10**6)), os.fsync
     def full(fd):
         if next(count) == nth: raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -57,8 +56,7 @@ def test_a_lost_manifest_does_not_start_the_run_again(small, tmp_path, picture, 
 
 
 @pytest.mark.parametrize('snapshot', [1e12, float('inf')])
-def test_a_run_without_snapshots_killed_in_its_last_commit_starts_again(small, tmp_path, picture, monkeypatch, snapshot):
-    reference = fit(small, tmp_path/'reference', device='cpu')
+def test_a_run_without_snapshots_killed_in_its_last_commit_starts_again(small, reference, tmp_path, picture, monkeypatch, snapshot):
     import grok_nb.train.store as store
     real = store.write_atomic
     def killed(path, data):
@@ -89,11 +87,11 @@ def _follow(exp, store, gate, out):
 
 def test_reading_while_another_process_writes(small, tmp_path):
     gate, out = children.Event(), children.Queue()
-    reader = children.Process(target=_follow, args=(small, tmp_path, gate, out))
+    reader = children.Process(target=_follow, args=(small, tmp_path, gate, out), daemon=True)
     reader.start()
-    gate.wait()
+    until(gate.is_set, 'the reader begins')
     fit(small, tmp_path, device='cpu', snapshot=0)
-    seen = out.get(timeout=60)
+    seen = out.get(timeout=LIMIT)
     reader.join()
     assert isinstance(seen, list) and seen == sorted(seen) and seen[-1] == small.steps, seen
 
@@ -110,14 +108,14 @@ def test_a_second_process_says_that_it_waits(small, tmp_path):
     code = ('import json, sys; from grok_nb.all import *; from grok_nb.tasks.config import from_dict; '
             'run = fit(from_dict(json.loads(sys.argv[1])), sys.argv[2], device="cpu"); print(run.cached)')
     folder = Store(tmp_path).create(small)
-    with folder.lock():
-        p = subprocess.Popen([sys.executable, '-c', code, json.dumps(to_dict(small)), str(tmp_path)],
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        give_up = threading.Timer(60, p.kill)
-        give_up.start()
-        said = p.stderr.readline()
-    out, _ = p.communicate()
-    give_up.cancel()
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with started(sys.executable, '-c', code, json.dumps(to_dict(small)), tmp_path, **pipes) as p:
+        with folder.lock():
+            give_up = threading.Timer(LIMIT, p.kill)
+            give_up.start()
+            said = p.stderr.readline()
+            give_up.cancel()
+        out, _ = ended(p, 'the process that waited')
     assert 'another process is training this experiment' in said and out.strip() == 'False' and not p.returncode
 
 
@@ -144,9 +142,10 @@ def test_fit_in_another_thread_leaves_ctrl_c_alone(small, tmp_path):
     before, got = signal.getsignal(signal.SIGINT), []
     t = threading.Thread(target=lambda: got.append(fit(small, tmp_path, device='cpu', progress=False)))
     t.start()
-    while t.is_alive():
+    def over():
         assert signal.getsignal(signal.SIGINT) is before
-        time.sleep(.01)
+        return not t.is_alive()
+    until(over, 'the thread ends', every=.01)
     assert got[0].finished
 
 

@@ -1,31 +1,58 @@
 "A sweep loses nothing when the process that called it, its scheduler or its workers are killed."
 import os
+import random
 import signal
 import subprocess
 import sys
-import time
+from contextlib import ExitStack
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic, Stop, Store, sweep
+from waiting import LIMIT, ended, started, until
 
 exp = Experiment(ModularArithmetic(p=23, train_frac=.7), MLP(width=64, act='square'), AdamW(.02, wd=.01), steps=600, seeds=2)
 grid = exp.grid(wd=[.01, .5], train_frac=[.5, .6])
 
+# What is to be killed commits at every turn, so that there are many chances to hit one, and waits before its end: see `held`
 head = '''
 import sys
 sys.path.insert(0, {here!r})
-from test_sweep import grid
+from test_sweep import Held, grid, held
 from grok_nb.all import Stop, sweep
 if __name__ == '__main__':
 '''
-alone = head + '    sweep(grid, store={store!r}, stop=Stop(), snapshot=.2)\n'
+alone = head + '    sweep(grid, store={store!r}, stop=Stop(), snapshot={snapshot}, ask=held({store!r}))\n'
 cluster = head + '''
+    import dask
     from dask.distributed import Client, LocalCluster
+    dask.config.set({{f'distributed.comm.timeouts.{{k}}': '{limit} s' for k in ('connect', 'tcp')}} | {{'distributed.scheduler.worker-ttl': None}})
     with LocalCluster(2, threads_per_worker=1, dashboard_address=None) as c, Client(c) as client:
-        sweep(grid, client.get_executor(), store={store!r}, stop=Stop(), snapshot=.2)
+        sweep(grid, Held(client.get_executor()), store={store!r}, stop=Stop(), snapshot={snapshot})
 '''
+
+
+def hold_of(store): return Path(store).with_suffix('.hold')
+
+
+def held(store):
+    "What a sweep asks at every turn: to wait, while there is a file that says so, once as many steps as it says are committed."
+    def ask():
+        try: most = int(hold_of(store).read_text())
+        except FileNotFoundError: return ''
+        return 'hold' if sum(taken(store).values()) >= most else ''
+    return ask
+
+
+def work(do, order, store, **how): return do(order, store, ask=held(store), **how)
+
+
+class Held:
+    "An executor whose workers ask too."
+    def __init__(self, executor): self.executor = executor
+    def submit(self, *args, **kw): return self.executor.submit(work, *args, **kw)
 
 
 @pytest.fixture(scope='module')
@@ -34,24 +61,32 @@ def expected(tmp_path_factory):
 
 
 def begin(script, store, tmp_path):
-    "A process that sweeps."
+    "A process that sweeps, until the block ends."
     f = tmp_path/'sweeping.py'
-    f.write_text(script.format(store=str(store), here=os.path.dirname(__file__)))
-    return subprocess.Popen([sys.executable, str(f)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    snapshot = 0 if hold_of(store).exists() else 10
+    f.write_text(script.format(store=str(store), here=os.path.dirname(__file__), limit=LIMIT, snapshot=snapshot))
+    return started(sys.executable, f, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def finish(script, store, tmp_path):
+    "Let a sweep come to its end."
+    hold_of(store).unlink(missing_ok=True)
+    with begin(script, store, tmp_path) as p: ended(p, 'the sweep')
+    assert p.returncode == 0
 
 
 def taken(store): return {p.path.name: (p.manifest() or {}).get('taken', 0) for p in Store(store).packs()}
 
 
-def after_a_commit(store, than, p):
-    "Wait until more steps are committed than before."
-    until = time.monotonic() + 120
-    while time.monotonic() < until:
-        now = taken(store)
-        if sum(now.values()) > than: return now
-        if p.poll() is not None: return now
-        time.sleep(.02)
-    raise AssertionError('nothing was committed')
+def killed(steps, script, store, tmp_path, stack):
+    "Begin a sweep, and kill it once so many steps are committed; the number that then is. Its workers are left alone until the stack ends."
+    hold_of(store).write_text(str(steps + 200))
+    p = stack.enter_context(begin(script, store, tmp_path))
+    until(lambda: sum(taken(store).values()) >= steps or p.poll() is not None, f'{steps} steps of the sweep are committed', every=.02)
+    assert p.poll() is None, 'the sweep ended before it was killed'
+    p.send_signal(signal.SIGKILL)
+    p.wait(LIMIT)
+    return sum(taken(store).values())
 
 
 def same(a, b):
@@ -74,27 +109,20 @@ def check(store, expected):
 
 
 def test_a_sweep_that_is_killed_again_and_again(tmp_path, expected):
-    store, seen, kills = tmp_path/'store', 0, 0
-    while kills < 3:
-        p = begin(alone, store, tmp_path)
-        now = after_a_commit(store, seen, p)
-        if p.poll() is not None: break
-        p.send_signal(signal.SIGKILL)
-        p.wait()
-        kills, seen = kills + 1, sum(now.values())
-    assert kills >= 2
-    assert begin(alone, store, tmp_path).wait(120) == 0
-    assert max(check(store, expected)) > 1
+    store, dice, seen = tmp_path/'store', random.Random(), [0]
+    with ExitStack() as stack:
+        for _ in range(3): seen.append(killed(seen[-1] + dice.randrange(1, 200), alone, store, tmp_path, stack))
+        finish(alone, store, tmp_path)
+    assert seen == sorted(seen)
+    assert max(check(store, expected)) == 4
 
 
 def test_client_and_scheduler_are_killed(tmp_path, expected):
     store = tmp_path/'store'
-    p = begin(cluster, store, tmp_path)
-    after_a_commit(store, 0, p)
-    p.send_signal(signal.SIGKILL)                            # the scheduler of a local cluster lives in it
-    p.wait()
-    assert begin(cluster, store, tmp_path).wait(240) == 0
-    check(store, expected)
+    with ExitStack() as stack:
+        killed(1, cluster, store, tmp_path, stack)           # the scheduler of a local cluster lives in it
+        finish(cluster, store, tmp_path)
+        check(store, expected)
 
 
 def test_a_broken_pool_of_processes_is_said_and_nothing_is_lost(tmp_path, expected):
@@ -102,20 +130,19 @@ def test_a_broken_pool_of_processes_is_said_and_nothing_is_lost(tmp_path, expect
     from multiprocessing import get_context
     from threading import Thread
     store = Store(tmp_path/'store')
+    hold_of(store.path).write_text('1')
+
+    def under_way(): return [m for p in store.packs() if (m := p.manifest()) and m['taken'] and not m['finished']]
 
     def kill():
-        until = time.monotonic() + 100
-        while time.monotonic() < until:
-            for pack in store.packs():
-                m = pack.manifest()
-                if m and m['taken'] and not m['finished']: return os.kill(m['sittings'][-1]['pid'], signal.SIGKILL)
-            time.sleep(.02)
+        try: os.kill(until(under_way, 'a worker commits a step', every=.02)[0]['sittings'][-1]['pid'], signal.SIGKILL)
+        finally: hold_of(store.path).unlink()
 
     killer = Thread(target=kill)
     killer.start()
     with ProcessPoolExecutor(2, mp_context=get_context('spawn')) as pool, pytest.warns(UserWarning):
-        result = sweep(grid, pool, store=store, stop=Stop(), snapshot=.2, retries=1)
+        result = sweep(grid, Held(pool), store=store, stop=Stop(), snapshot=0, retries=1)
     killer.join()
     assert result.failed.error.str.contains('start the sweep again').any()
-    assert begin(alone, store.path, tmp_path).wait(120) == 0
+    finish(alone, store.path, tmp_path)
     check(store.path, expected)
