@@ -7,12 +7,15 @@ __all__ = ['app', 'read_experiment', 'changes', 'command', 'demo', 'run', 'predi
            'doctor', 'main']
 
 # %% ../../nbs/lab/01_cli.ipynb #ac23fca4
-import importlib, json, os, platform, shlex, shutil, sys, warnings
+import importlib, json, os, platform, shlex, shutil, sys, tempfile, traceback, warnings
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Optional
 import typer
 from ..tasks.config import Config, ConfigError, from_dict, paths, refuse, to_dict
+from ..train.device import pick_device
 from ..train.experiment import Experiment
+from ..train.optional import install_hint
 from ..train.presets import preset, presets
 from ..train.store import Store, StoreError
 
@@ -36,13 +39,37 @@ def _at_scale(what, at):
     return known[what](scale(at))
 
 # %% ../../nbs/lab/01_cli.ipynb #0ab88c66
+def _some(text): return text if len(text) <= 60 else f'{text[:60]}...'
+
+@contextmanager
+def _followed(name, text):
+    "Refuse what is nested so deeply that Python cannot follow it."
+    try: yield
+    except RecursionError: refuse('run', name, _some(text), 'nested less deeply')
+
 def _inline(text):
     "The experiment that a JSON text describes."
-    try: d = json.loads(text)
+    try:
+        with _followed('experiment', text): return from_dict(json.loads(text), Experiment)
+    except ConfigError: raise
     except ValueError as e: raise ConfigError(f'run: the text is not valid JSON: {e}') from None
-    return from_dict(d, Experiment)
 
 # %% ../../nbs/lab/01_cli.ipynb #d8d659ce
+_readers = {'.json': json.loads, '.toml': _read_toml}
+
+def _from_file(what):
+    "The experiment that a file describes."
+    path, kind = Path(what), Path(what).suffix
+    try:
+        with _followed('experiment', what):
+            return from_dict(_readers[kind](path.read_text(encoding='utf-8')), Experiment)
+    except FileNotFoundError: refuse('run', 'experiment', what, 'a file that exists')
+    except OSError as e: refuse('run', 'experiment', what, f'a file you may read ({e.strerror})')
+    except ConfigError: raise
+    except ValueError as e:
+        raise ConfigError(f'run: {what} is not valid {kind[1:].upper()}: {e}') from None
+
+# %% ../../nbs/lab/01_cli.ipynb #818c5ffa
 def read_experiment(
     what:str, # A preset's name, a `.json` or `.toml` file, or JSON that begins with a brace
     at:str=None, # The scale, for an experiment of a paper
@@ -52,17 +79,9 @@ def read_experiment(
     if what.lstrip().startswith('{'): return _inline(what)
     if what not in presets and not Path(what).suffix: _load_papers()
     if what in presets: return preset(what)
-    path = Path(what)
-    readers = {'.json': json.loads, '.toml': _read_toml}
-    if path.suffix not in readers:
-        allowed = 'a .json or .toml file, or a preset: ' + ', '.join(presets)
-        refuse('run', 'experiment', what, allowed)
-    if not path.is_file(): refuse('run', 'experiment', what, 'a file that exists')
-    try: d = readers[path.suffix](path.read_text(encoding='utf-8'))
-    except OSError as e: refuse('run', 'experiment', what, f'a file you may read ({e.strerror})')
-    except ValueError as e:
-        raise ConfigError(f'run: {what} is not valid {path.suffix[1:].upper()}: {e}') from None
-    return from_dict(d, Experiment)
+    if Path(what).suffix in _readers: return _from_file(what)
+    allowed = 'a .json or .toml file, or a preset: ' + ', '.join(presets)
+    refuse('run', 'experiment', what, allowed)
 
 # %% ../../nbs/lab/01_cli.ipynb #1b4442b3
 def changes(
@@ -73,7 +92,9 @@ def changes(
     for s in sets:
         path, eq, value = s.partition('=')
         if not eq or not path: refuse('run', '--set', s, 'field=value, e.g. optim.wd=0.3')
-        try: out[path.strip()] = json.loads(value)
+        try:
+            with _followed('--set', s): out[path.strip()] = json.loads(value)
+        except ConfigError: raise
         except ValueError: out[path.strip()] = value
     return out
 
@@ -133,6 +154,14 @@ def _check_out(out):
         if not os.access(out, os.W_OK): raise PermissionError(13, 'Permission denied')
     except OSError as e: refuse('report', '--out', out, f'a folder you may write to ({e.strerror})')
 
+def _check_json(path):
+    "Make the folder for a file of numbers, or say why not."
+    try:
+        if Path(path).is_dir(): raise IsADirectoryError(21, 'Is a directory')
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        if not os.access(Path(path).parent, os.W_OK): raise PermissionError(13, 'Permission denied')
+    except OSError as e: refuse('bench', '--json', path, f'a file you may write ({e.strerror})')
+
 # %% ../../nbs/lab/01_cli.ipynb #2a019ccd
 def _train(exp, store, device, out):
     "Train an experiment, print its timeline and write its report."
@@ -163,10 +192,21 @@ def _train(exp, store, device, out):
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False,
                   help='A laboratory for grokking and feature learning.')
 
-def _option(kind, help): return Annotated[kind, typer.Option(help=help)]
+def _option(kind, help, **kw): return Annotated[kind, typer.Option(help=help, **kw)]
+
+def _whole(text):
+    try: return int(text)
+    except ValueError: raise typer.BadParameter(f'{_some(text)!r} is no whole number') from None
+
+def _number(kind, help): return _option(kind, help, parser=_whole, metavar='INTEGER')
+
+def _check_device(name):
+    try: pick_device(name)
+    except RuntimeError: refuse('fit', '--device', name, "'auto', 'cuda', 'cuda:1', 'mps' or 'cpu'")
+    return name
 
 _store = _option(Optional[str], 'Folder of the run store. Default: GROK_NB_STORE, or ~/.grok_nb.')
-_device = _option(str, "'auto', 'cuda', 'mps' or 'cpu'.")
+_device = _option(str, "'auto', 'cuda', 'mps' or 'cpu'.", callback=_check_device)
 
 @app.command()
 def demo(
@@ -182,14 +222,15 @@ def demo(
 # %% ../../nbs/lab/01_cli.ipynb #4c5251be
 _what = Annotated[str, typer.Argument(help='A preset, a .json or .toml file, or JSON.')]
 _set = _option(Optional[list[str]], 'Change a field, e.g. optim.wd=0.3; may be repeated.')
-_seeds = _option(Optional[int], 'How many replicas.')
-_steps = _option(Optional[int], 'How many training steps.')
+_seeds = _number(Optional[int], 'How many replicas.')
+_steps = _number(Optional[int], 'How many training steps.')
 _scale = _option(Optional[str], "'smoke', 'cpu' or 'paper', for an experiment of a paper.")
 
 def _changed(experiment, scale, set, seeds, steps):
     "The experiment that the options ask for."
     more = {k: v for k,v in dict(seeds=seeds, steps=steps).items() if v is not None}
-    return read_experiment(experiment, scale).but(changes(set or []) | more)
+    exp = read_experiment(experiment, scale)
+    with _followed('--set', ' '.join(set or [])): return exp.but(changes(set or []) | more)
 
 # %% ../../nbs/lab/01_cli.ipynb #e438a173
 @app.command()
@@ -221,11 +262,21 @@ def predict(
     typer.echo(f'{exp!r}\n\n{exp.predict(device)!r}')
 
 # %% ../../nbs/lab/01_cli.ipynb #b8e2831a
+def _import_own(name):
+    "Import a module with claims of the user's own, or say why it cannot be."
+    try: importlib.import_module(name)
+    except (Exception, SystemExit) as e:
+        last = traceback.extract_tb(e.__traceback__)[-1]
+        where = f'{os.path.basename(last.filename)}, line {last.lineno}'
+        why = f'{type(e).__name__}: {e}' + ('' if isinstance(e, ModuleNotFoundError) else f', {where}')
+        refuse('reproduce', '--module', name, f'a module that can be imported ({why}); '
+               'PYTHONPATH says where Python looks')
+
 @app.command()
 def reproduce(
     pattern: Annotated[str, typer.Argument(help="Which claims, e.g. 'dichotomy:*'.")] = '*',
     scale: _option(Optional[str], "'smoke', 'cpu' or 'paper'.") = None,
-    jobs: _option(int, 'How many processes at a time.') = 1,
+    jobs: _number(int, 'How many processes at a time.') = 1,
     out: _option(str, 'Folder for claims.json, figures and scoreboard.html.') = 'claims',
     again: _option(bool, 'Judge anew what the same code has judged already.') = False,
     module: _option(Optional[list[str]], 'A module with claims of your own.') = None,
@@ -235,8 +286,10 @@ def reproduce(
     from grok_nb.papers.ledger import scale as at_scale
     from grok_nb.papers.reproduce import reproduce as judge, table
     from grok_nb.papers.board import smoke_note, write_page
-    if store: os.environ['GROK_NB_STORE'] = store                       # the workers read it
+    where = str(Store(store).path)
+    if store: os.environ['GROK_NB_STORE'] = where                       # the workers read it
     at = at_scale(scale)
+    for name in module or (): _import_own(name)
     try: found = judge(pattern, at, jobs, out, again, tuple(module or ()))
     except KeyboardInterrupt:
         typer.echo('\nStopped. The same command goes on from here.', err=True)
@@ -260,13 +313,14 @@ def _short(r):
 def list_(store: _store = None):
     "List the presets and the runs in the store."
     from grok_nb.train.run import runs
+    where = Store(store).path
     _load_papers()
     typer.echo('Presets (grok-nb run NAME):')
     for name,p in presets.items(): typer.echo(f'  {name:<32}{p.shows} ({p.takes})')
     with warnings.catch_warnings(record=True) as problems:
         warnings.simplefilter('always')
         found = runs(store)
-    typer.echo(f'\nRuns in {Store(store).path}:' + ('' if len(found) else ' none yet'))
+    typer.echo(f'\nRuns in {where}:' + ('' if len(found) else ' none yet'))
     for r in found.itertuples(): typer.echo(_short(r))
     for w in problems: typer.echo(f'grok-nb: {w.message}', err=True)
 
@@ -274,7 +328,7 @@ def list_(store: _store = None):
 @app.command()
 def lab(
     as_app: Annotated[bool, typer.Option('--app', help='As an app, without code (Voila).')] = False,
-    port: _option(Optional[int], 'Default: 8888 (--app: 8866), or another if that is taken.') = None,
+    port: _number(Optional[int], 'Default: 8888 (--app: 8866), or another if that is taken.') = None,
     token: _option(Optional[str], 'What the address must hold. Default: something random.') = None,
     theme: _option(Optional[str], "'light' or 'dark', with --app.") = None,
     browser: _option(bool, 'Open a browser.') = True,
@@ -320,7 +374,7 @@ def bench(
 ):
     "Compare the CPU time of a training step with that of the usual loop; print a table of ratios."
     if out: _check_out(out)
-    if json: _check_out(Path(json).parent)
+    if json: _check_json(json)
     path = json or (Path(out)/'bench.json' if out else None)
     if rows in ('*', 'live'): _bench_live(quick, path)
     if rows in ('*', 'sweep'): _bench_sweep(quick, path)
@@ -335,14 +389,16 @@ def bench(
 
 # %% ../../nbs/lab/01_cli.ipynb #cadaab15
 def _try_store(store):
-    from grok_nb.train.store import write_atomic
     s = Store(store)
-    s.path.mkdir(parents=True, exist_ok=True)
-    write_atomic(s.path/'.doctor', b'')
-    (s.path/'.doctor').unlink(missing_ok=True)
+    near = next(p for p in (s.path, *s.path.parents) if p.exists())
+    with tempfile.TemporaryFile(dir=near) as f: f.write(b'0')
+    if near != s.path: return f'{s.path}, not there yet: the first run makes it'
     return f'{s.path}, {len(s.folders())} runs, {s.bytes()/1e6:.1f} MB'
 
-def _try_import(name): return getattr(importlib.import_module(name), '__version__', 'works')
+def _try_import(name, extra):
+    try: return getattr(importlib.import_module(name), '__version__', 'works')
+    except ModuleNotFoundError as e:
+        raise ModuleNotFoundError(f'{e}; {install_hint(extra, name)}') from None
 
 def _find_chromium():
     names = ('chromium', 'chromium-browser', 'google-chrome')
@@ -354,10 +410,12 @@ def _find_chromium():
 def _tries(store):
     "(name, function that says how it went or raises) for each part."
     yield 'store', lambda: _try_store(store)
-    packages = dict(ipywidgets='progress bars in notebooks', jupyterlab='optional: grok-nb lab',
-                    voila='optional: grok-nb lab --app',
-                    nbdev='optional: make test', zensical='optional: make docs')
-    for m,what in packages.items(): yield f'{m} ({what})', lambda m=m: _try_import(m)
+    packages = dict(ipywidgets=('progress bars in notebooks', 'lab'),
+                    jupyterlab=('optional: grok-nb lab', 'lab'),
+                    voila=('optional: grok-nb lab --app', 'lab'),
+                    nbdev=('optional: make test', 'dev'), zensical=('optional: make docs', 'dev'))
+    for m,(what,extra) in packages.items():
+        yield f'{m} ({what})', lambda m=m, extra=extra: _try_import(m, extra)
     yield 'chromium (optional: browser tests)', _find_chromium
 
 # %% ../../nbs/lab/01_cli.ipynb #b7e25588
@@ -366,7 +424,6 @@ def doctor(store: _store = None):
     "Print versions, device, threads and store, and whether each optional part works."
     import numpy, pandas, torch
     import grok_nb
-    from grok_nb.train.device import pick_device
     facts = {m.__name__: m.__version__ for m in (grok_nb, torch, numpy, pandas)}
     facts['python'] = f'{platform.python_version()} on {platform.platform()}'
     facts['device'] = f"{pick_device('auto')} (what 'auto' takes)"
@@ -380,11 +437,38 @@ def doctor(store: _store = None):
     for what,said in checkup(): typer.echo(f'{what:<40}{said}')
 
 # %% ../../nbs/lab/01_cli.ipynb #d8084aa8
+_Usage = typer.BadParameter.__base__                   # of whichever Click this Typer brings
+
+def _carried_out(args):
+    "Run a command: its exit code, and what is to be said about it."
+    try: return app(args, prog_name='grok-nb', standalone_mode=False) or 0, ''
+    except (ConfigError, StoreError) as e: return 2, str(e)
+    except _Usage as e:
+        return 2, f"{e.format_message()} ({e.ctx.command_path if e.ctx else 'grok-nb'} --help)"
+    except typer.Abort: return 130, ''
+    except SystemExit as e: return e.code, ''
+    except OSError as e: return 2, f'{e.filename or "a file"} cannot be used ({e.strerror or e})'
+
+# %% ../../nbs/lab/01_cli.ipynb #9cce7b9e
+def _flush(stream):
+    "Write what a stream still holds; the reason if it cannot be written."
+    try: stream.flush() if stream else None
+    except OSError as e:
+        with suppress(OSError): os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        return e
+
 def main(
     args:list=None, # The words after `grok-nb`; None takes those of the terminal
 ):
     "Run the command line."
-    try: app(args)
-    except (ConfigError, StoreError) as e:
-        typer.echo(f'grok-nb: {e}', err=True)
-        sys.exit(2)
+    args, out, err = sys.argv[1:] if args is None else args, sys.stdout, sys.stderr
+    if getattr(out, 'errors', None) == 'strict': out.reconfigure(errors='backslashreplace')
+    code, said = _carried_out(args or ['--help'])
+    sys.stdout, sys.stderr = out, err                  # Typer replaces them when a pipe is closed
+    if wrong := _flush(out):
+        closed = isinstance(wrong, BrokenPipeError)
+        code, said = (141, '') if closed else (2, f'standard output cannot be written ({wrong.strerror})')
+    with suppress(OSError):
+        if said: typer.echo('grok-nb: ' + ' '.join(map(str.strip, said.splitlines())), err=True)
+    _flush(err)
+    sys.exit(code)

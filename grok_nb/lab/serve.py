@@ -12,6 +12,7 @@ from pathlib import Path
 from threading import Thread
 from urllib.parse import quote
 from ..tasks.config import ConfigError, refuse
+from ..train.optional import install_hint
 from ..train.store import Store
 
 # %% ../../nbs/lab/13_serve.ipynb #b11a0947
@@ -136,7 +137,7 @@ def _lab_args(root, port, token):
 def _need(package):
     "Refuse to go on without a package."
     if not find_spec(package):
-        raise ConfigError(f"lab: {package} is not installed: pip install 'grok-nb[lab]'")
+        raise ConfigError(f"lab: {package} is not installed: {install_hint('lab', package)}")
 
 # %% ../../nbs/lab/13_serve.ipynb #b03f4c62
 def serve(

@@ -13,6 +13,7 @@ import pandas as pd
 from ..tasks.config import refuse
 from .experiment import Experiment, eval_steps, event
 from .grid import Between, Experiments, _at, _check_space
+from .optional import install_hint
 from .pack import Pack
 from .pool import Stop
 from .sweep import SweepResult, condition, sweep
@@ -21,7 +22,7 @@ from .sweep import SweepResult, condition, sweep
 def _optuna():
     try: import optuna
     except ImportError:
-        raise ImportError('search needs Optuna: pip install grok-nb[search]') from None
+        raise ImportError(f"search needs Optuna: {install_hint('search', 'optuna')}") from None
     logging.getLogger('optuna').setLevel(logging.WARNING)
     return optuna
 

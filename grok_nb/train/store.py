@@ -165,14 +165,45 @@ def _size(f):
     try: return f.stat().st_size if f.is_file() else 0
     except FileNotFoundError: return 0                  # a writer has just removed it
 
+# %% ../../nbs/train/08_store.ipynb #1e75f5a0
+_writable = 'the store must be a folder you may write to: set GROK_NB_STORE or pass store= (--store)'
+
+def _home():
+    "The home folder of this user; None if nothing is known of it."
+    if os.name == 'nt' or os.environ.get('HOME'): return os.path.expanduser('~')
+    try:
+        import pwd
+        return pwd.getpwuid(os.getuid()).pw_dir or None
+    except (ImportError, KeyError): return None
+
+def _expanded(path):
+    "A path with `~` and `~user` replaced; `LookupError` if nothing is known of them."
+    user, *rest = Path(path).parts or ('',)
+    if not user.startswith('~'): return Path(path)
+    home = _home() if user == '~' else os.path.expanduser(user)
+    if not home: raise LookupError('no home folder is known for this user')
+    if home == user: raise LookupError(f'there is no user {user[1:]!r}')
+    return Path(home, *rest)
+
+# %% ../../nbs/train/08_store.ipynb #a05bb146
+def _located(path):
+    "Where a store is; refuses what cannot be one."
+    try:
+        found = _expanded(path).absolute()
+        try: os.stat(found/('0'*16)/('0'*40))             # as long as the names of a run's files
+        except FileNotFoundError: pass
+        return found
+    except (OSError, ValueError, LookupError) as e:
+        what = f'store={str(path)!r} cannot be used ({getattr(e, "strerror", None) or e.args[-1]})'
+        raise StoreError(f'{what}; {_writable}') from None
+
 # %% ../../nbs/train/08_store.ipynb #44453aa9
 class Store:
     "Run folders below one path, each named by its experiment's `id`."
     def __init__(self,
         path=None, # Default: `GROK_NB_STORE`, or `~/.grok_nb`
     ):
-        path = path or os.environ.get('GROK_NB_STORE') or Path.home()/'.grok_nb'
-        self.path = Path(path).expanduser().absolute()
+        self.path = _located(path or os.environ.get('GROK_NB_STORE') or '~/.grok_nb')
 
     def __repr__(self): return f'Store({str(self.path)!r}): {len(self.folders())} runs'
 
@@ -193,8 +224,6 @@ class Store:
         return RunFolder(self.path/exp.id)
 
 # %% ../../nbs/train/08_store.ipynb #8a2d5733
-_writable = 'the store must be a folder you may write to: set GROK_NB_STORE or pass store='
-
 def _begin(f, exp):
     "Write the config of a new folder; refuse one with foreign files."
     if f._config.exists(): return                        # another process was first
