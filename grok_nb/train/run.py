@@ -188,9 +188,12 @@ def divergence(
     return (f'{len(names)} of {replicas} replicas diverged: '
             f'the training loss is not finite from {first}{which}')
 
+# %% ../../nbs/train/09_run.ipynb #45f9c648
 def _diverged(self)->dict: # replica -> step
     "The step from which the training loss of a replica is not finite, for those that diverged."
-    return dict(self._m['diverged']) if 'diverged' in self._m else diverged(self.history)
+    if 'diverged' in self._m: return dict(self._m['diverged'])
+    fine = self.folder.packed and np.isfinite(self.folder.rows.train_loss).all()
+    return {} if fine else diverged(self.history)       # most packed runs are spared a reading
 
 Run.diverged = property(_diverged)
 
