@@ -59,7 +59,7 @@ def test_opening_a_store_runs_nothing_of_it(small, module, tmp_path):
     watch = page.panels['run']
     assert watch.job.id == run.id and 'import beside, if you trust it' in watch.line.value
     assert not watch.stop.disabled                                     # it might be starting elsewhere
-    with pytest.raises(ValueError, match='import beside'): sweep.experiments
+    with pytest.raises(ValueError, match='import beside'): list(sweep.experiments)
     page.close()
     assert 'beside' not in sys.modules
 
