@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from ..analysis.fourier import powers, token_table
 from ..analysis.irrep_power import irrep_powers
 from ..models.tables import spectrum
-from ..tasks.config import ConfigError, from_dict, refuse, to_dict
+from ..tasks.config import Config, ConfigError, from_dict, refuse, to_dict
 from ..tasks.groups import GroupComposition
 from ..tasks.irreps import irreps
 from ..tasks.modular import ModularArithmetic
@@ -233,27 +233,38 @@ Pulse.beat = _beat
 
 # %% ../../nbs/lab/04_jobs.ipynb #8578705b
 def _types(d):
-    "All names of types inside a dictionary."
-    if isinstance(d, dict) and isinstance(d.get('type'), str): yield d['type']
+    "All names of types inside a dictionary, without their fingerprints."
+    if isinstance(d, dict) and isinstance(d.get('type'), str): yield d['type'].partition('@')[0]
     inside = d.values() if isinstance(d, dict) else d if isinstance(d, list) else ()
     for v in inside: yield from _types(v)
 
 def revive(
     d:dict, # What `to_dict` gave, perhaps in another process
 )->Experiment:
-    "The experiment that a dictionary describes, with the modules of its configs imported."
+    "The experiment that a dictionary describes; its configs must be ours, or of modules that are imported."
     built_in(Experiment)
     for t in _types(d):
-        module, colon, name = t.partition('@')[0].partition(':')
-        if colon and module == '__main__' and not hasattr(sys.modules['__main__'], name):
+        module, colon, name = t.partition(':')
+        if not colon or t in Config._known: continue
+        if module == '__main__':
             allowed = 'defined in a module: what a notebook defines only exists in its own kernel'
             refuse('job', 'type', name, allowed)
-        if colon and module != '__main__': importlib.import_module(module)
+        if module not in sys.modules:
+            refuse('job', 'type', t, f'of a module that is imported here: import {module}, if you trust it')
     try: return from_dict(d, Experiment)
     except ConfigError:
         from grok_nb.papers.ledger import load_chapters
         load_chapters()                                 # chapters have configs of their own
         return from_dict(d, Experiment)
+
+# %% ../../nbs/lab/04_jobs.ipynb #1d9c51c4
+def _modules(d):
+    "The modules of your own that a job needs and that this process has imported."
+    mine = (Config._known[t] for t in set(_types(d)) if ':' in t and t in Config._known)
+    return sorted({c.__module__ for c in mine} - {'__main__'})
+
+def _import(modules):
+    for m in modules: importlib.import_module(m)
 
 # %% ../../nbs/lab/04_jobs.ipynb #04c6b028
 def _one(exp, i, folder, job, pulse):
@@ -290,8 +301,12 @@ def _sweep(job, pulse):
     if len(pulse.errors) == len(job['experiments']): return 'failed'
     return 'stopped' if found.stopped else 'finished'
 
-def _work(folder, job, pulse):
+def _work(folder, job, pulse, modules):
     "Train all experiments of a job; gives the state it ends in."
+    try: _import(modules)
+    except Exception as e:
+        pulse.errors = dict.fromkeys(range(pulse.n), f'{type(e).__name__}: {e}')
+        return 'failed'
     if job['kind'] == 'sweep': return _sweep(job, pulse)
     for i,d in enumerate(job['experiments']):
         pulse.beat()
@@ -306,16 +321,17 @@ def _work(folder, job, pulse):
 # %% ../../nbs/lab/04_jobs.ipynb #99652a2a
 def work(
     folder, # Of the job
+    *modules:str, # What to import first: the modules of your own configs
 ):
     "Do a job from beginning to end, in this process."
     folder = Path(folder)
-    job = _read_json(folder/'job.json')
+    job = Job(folder)._d
     pulse = Pulse(folder, len(job['experiments']))
     try:
-        with FileLock(str(folder/'.lock'), timeout=5):     # who looks holds it for a moment
+        with FileLock(str(folder/'.lock'), timeout=600):   # who looks holds it for a moment
             pulse.thread.start()
             try:
-                ended = _work(folder, job, pulse)
+                ended = _work(folder, job, pulse, modules)
                 pulse.message = next(iter(pulse.errors.values()), '')
                 pulse.state = ended
             finally:
@@ -345,13 +361,22 @@ class Status:
         return self.state in ('starting', 'running', 'paused')
 
 # %% ../../nbs/lab/04_jobs.ipynb #0fc6c1ce
+_fields = {'kind', 'title', 'about', 'started', 'clock', 'store', 'device', 'ids', 'experiments'}
+
+def _same(a, b):
+    try: return os.path.samefile(a, b)
+    except (OSError, TypeError, ValueError): return False
+
 class Job:
     "Something that is trained in a process of its own."
     def __init__(self,
         folder, # Its folder
     ):
         self.folder, d = Path(folder), _read_json(Path(folder)/'job.json')
-        if not d: raise StoreError(f'{folder} is not the folder of a job: it has no job.json')
+        if not isinstance(d, dict) or not _fields <= d.keys():
+            raise StoreError(f'{folder} is not the folder of a job: it has no job.json, or half a one')
+        if not _same(d['store'], self.folder.parent.parent):
+            raise StoreError(f'{folder} is a job of another store: {d["store"]}')
         self.id, self._d = self.folder.name, d
         self.kind, self.title, self.about = d['kind'], d['title'], d['about']
         self.started, self.ids = d['started'], d['ids']
@@ -368,6 +393,7 @@ class Job:
 
 # %% ../../nbs/lab/04_jobs.ipynb #5615dccf
 _children = [] # Workers that this process started; asking after them lets the system forget them
+_begun = {} # The worker that this process gave a job to, by the job's folder and clock
 
 def _locked(self):
     for p in list(_children):
@@ -378,16 +404,24 @@ def _locked(self):
     lock.release()
     return False
 
+def _coming(self, patience=600):
+    "May a worker that has not begun still do so? Known for sure of one that this process started."
+    clock = (_read_json(self.folder/'job.json') or self._d)['clock']       # another page may `go_on`
+    p = _begun.get((str(self.folder), clock))
+    return p.poll() is None if p else time.time() - clock < patience
+
+# %% ../../nbs/lab/04_jobs.ipynb #ca075621
 def _status(self)->Status:
     "How far it is."
-    for _ in range(2):                                   # it may end between the two looks
+    coming = None
+    for _ in range(2):                                   # it may begin or end between the two looks
         b, alive = _read_json(self.folder/'beat.json', {}), _locked(self)
-        b = {k: v for k,v in b.items() if k != 'pid'}
+        b = {k: v for k,v in b.items() if k in Status.__dataclass_fields__}
         state = b.pop('state', 'starting')
         b['errors'] = {int(k): v for k,v in b.get('errors', {}).items()}
         if alive or state in ('stopped', 'finished', 'failed'): return Status(state, **b)
-    young = time.time() - self._d['clock'] < 60
-    return Status('starting' if state == 'starting' and young else 'lost', **b)
+        if coming is None: coming = _coming(self)
+    return Status('starting' if state == 'starting' and coming else 'lost', **b)
 
 # %% ../../nbs/lab/04_jobs.ipynb #13944e31
 def _wishes(self, what):
@@ -401,13 +435,13 @@ def _places():
     "Where this process finds its modules, for the next one."
     return os.pathsep.join(dict.fromkeys(os.path.abspath(p or '.') for p in sys.path))
 
-def _spawn(call, folder, **kw):
+def _spawn(call, folder, *more, **kw):
     "A Python process that survives this one; what it says goes to a file."
     env = dict(os.environ, PYTHONPATH=_places())
     apart = dict(creationflags=0x208) if os.name == 'nt' else dict(start_new_session=True)
     with open(Path(folder)/'log.txt', 'ab') as log:
         code = f'from grok_nb.lab.jobs import {call}; {call}(*__import__("sys").argv[1:])'
-        p = subprocess.Popen([sys.executable, '-c', code, str(folder)], env=env, stderr=log,
+        p = subprocess.Popen([sys.executable, '-c', code, str(folder), *more], env=env, stderr=log,
                              **dict(stdin=subprocess.DEVNULL, stdout=log) | apart | kw)
     _children.append(p)
     return p
@@ -420,9 +454,16 @@ def _lab(store):
     except OSError as e: raise StoreError(f'{path} cannot be written ({e.strerror})') from None
     return path
 
+def _jobs(lab):
+    "The jobs below a folder, the oldest first; what is none of this store is passed over."
+    for p in sorted(lab.iterdir()):
+        try:
+            if (p/'job.json').exists(): yield Job(p)
+        except StoreError: pass
+
 def _forget(lab, keep=50):
     "Remove the folders of all but the newest runs, and the newest sweeps."
-    found = [Job(p) for p in sorted(lab.iterdir()) if (p/'job.json').exists()]
+    found = list(_jobs(lab))
     for kind in ('run', 'sweep'):
         for old in [j for j in found if j.kind == kind][:-keep]:
             if not old.status().alive: shutil.rmtree(old.folder, ignore_errors=True)
@@ -450,6 +491,10 @@ def enlist(
     return Job(folder)
 
 # %% ../../nbs/lab/04_jobs.ipynb #509a7826
+def _engage(job, p): _begun[str(job.folder), job._d['clock']] = p
+
+def _employ(job): _engage(job, _spawn('work', job.folder, *_modules(job._d)))
+
 def start(
     experiments:list, # What to train, one after the other
     store=None, # A `Store` or its path; None for the default one
@@ -461,7 +506,7 @@ def start(
 )->Job:
     "Train experiments in a process of its own."
     job = enlist(experiments, store, kind, title, about, device)
-    if not (spare and spare.take(job.folder)): _spawn('work', job.folder)
+    if not (spare and spare.take(job)): _employ(job)
     return job
 
 # %% ../../nbs/lab/04_jobs.ipynb #d66d9db0
@@ -469,7 +514,7 @@ def jobs(
     store=None, # A `Store` or its path; None for the default one
 )->list:
     "The jobs of a store, the newest first."
-    return [Job(p) for p in sorted(_lab(store).iterdir(), reverse=True) if (p/'job.json').exists()]
+    return list(_jobs(_lab(store)))[::-1]
 
 def _go_on(self):
     "Start a worker for a job that was stopped or lost; it goes on where it was."
@@ -478,7 +523,7 @@ def _go_on(self):
     self._d['clock'] = time.time()
     write_atomic(self.folder/'job.json', json.dumps(self._d).encode())
     _wishes(self, '')
-    _spawn('work', self.folder)
+    _employ(self)
 
 def _log(self)->str:
     "What the worker wrote to its terminal; empty unless something went wrong."
@@ -529,8 +574,10 @@ def expectation(
                 memory=peak/1e6 if peak else None, note=repr(p).splitlines()[0], error='')
 
 # %% ../../nbs/lab/04_jobs.ipynb #72fc2daa
-def _answer(d):
-    try: return expectation(revive(d))
+def _answer(q):
+    try:
+        _import(q['modules'])
+        return expectation(revive(q['exp']))
     except Exception as e: return dict(error=str(e) or type(e).__name__)
 
 def serve(
@@ -541,11 +588,11 @@ def serve(
     for line in sys.stdin:
         q = json.loads(line)
         if 'job' not in q:
-            print(json.dumps(dict(n=q['n'], **_answer(q['exp']))), file=ready, flush=True)
+            print(json.dumps(dict(n=q['n'], **_answer(q))), file=ready, flush=True)
             continue
         log = open(Path(q['job'])/'log.txt', 'a')
         for fd in (1, 2): os.dup2(log.fileno(), fd)     # nobody may be at the other end soon
-        return work(q['job'])
+        return work(q['job'], *q['modules'])
 
 # %% ../../nbs/lab/04_jobs.ipynb #ff2962b0
 class Spare:
@@ -595,19 +642,21 @@ def _expect(self,
         self.warm()
         self.n, self.asked = self.n + 1, time.monotonic()
         self.then = {self.n: then}
-        try: self._send(dict(n=self.n, exp=to_dict(exp)), self.process)
+        d = to_dict(exp)
+        try: self._send(dict(n=self.n, exp=d, modules=_modules(d)), self.process)
         except OSError: then(dict(error='the trial run could not be started'))
 
 # %% ../../nbs/lab/04_jobs.ipynb #f013159a
 def _take(self,
-    folder, # Of a job
+    job:Job, # What it shall do
 )->bool: # was there a worker to take it?
     "Hand a job to the worker, which is then no longer a spare."
     with self.lock:
         p, self.process = self.process, None
         waiting, self.then = self.then, {}
         free = p and p.poll() is None and not waiting
-        try: free and (self._send(dict(job=str(folder)), p), p.stdin.close())
+        q = dict(job=str(job.folder), modules=_modules(job._d))
+        try: free and (self._send(q, p), p.stdin.close(), _engage(job, p))
         except OSError: free = False
         if waiting and p: p.kill()                      # it is busy with a trial
     for then in waiting.values(): then(dict(note='Not measured: the run was started before.'))

@@ -10,7 +10,7 @@ import tempfile, time
 import numpy as np
 from .jobs import Feed, Pulse, enlist
 from .parts import Desk
-from .watch import Watch
+from .watch import Watch, rest_after
 from ..train.experiment import Experiment
 from ..train.fit import fit, watching
 from ..train.presets import preset
@@ -48,7 +48,7 @@ def _page_cost(folder, job, rounds):
         spent.append(_cpu(watch.tick))
         del job.status
     each = float(np.median(spent))
-    return each/max(.5, 50*each)                     # as often as `Watch` draws
+    return each/rest_after(each)                     # as often as `Watch` draws
 
 # %% ../../nbs/lab/14_live.ipynb #b2b3d26c
 def _watched(exp, job):

@@ -6,7 +6,7 @@
 __all__ = ['notebook', 'serve']
 
 # %% ../../nbs/lab/13_serve.ipynb #12a70abb
-import os, re, secrets, shutil, socket, webbrowser
+import hashlib, json, os, re, secrets, socket, webbrowser
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
@@ -24,17 +24,47 @@ def _original(package):
     nb = clone/'nbs/lab/12_laboratory.ipynb'
     return (nb, clone) if nb.is_file() else (package/'laboratory.ipynb', None)
 
+def _mark(nb):
+    "A hash of what the cells of a notebook say, whatever they showed."
+    said = [[c['cell_type'], ''.join(c['source'])] for c in nb['cells']]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
+
+def _untouched(nb):
+    "Has nobody changed the cells of a copy since it was laid?"
+    return nb['metadata'].get('grok_nb') == _mark(nb)
+
+# %% ../../nbs/lab/13_serve.ipynb #78312be6
+def _lay(nb, copy):
+    "Lay a copy of a notebook, unless there is one that is as new, or that somebody has changed."
+    new = json.loads(nb.read_text(encoding='utf-8'))
+    new['metadata']['grok_nb'] = _mark(new)
+    try: old = json.loads(copy.read_text(encoding='utf-8'))
+    except FileNotFoundError: old = None
+    if old and not (_untouched(old) and _mark(old) != _mark(new)): return
+    copy.write_text(json.dumps(new, indent=1, ensure_ascii=False) + '\n', encoding='utf-8')
+
+def _hidden(clone):
+    "A folder of a clone that neither git nor the file browser shows."
+    folder = clone/'.laboratory'
+    folder.mkdir(exist_ok=True)
+    (folder/'.gitignore').write_text('*\n')
+    return folder
+
+# %% ../../nbs/lab/13_serve.ipynb #e5223915
 def notebook(
     folder:str='.', # Where a copy is laid if the package is not part of a clone
     package:Path=None, # The folder of `grok_nb.lab`; None: where this code is
 )->tuple: # the notebook, the folder that JupyterLab shows
     "The laboratory as a file that may be written to."
     nb, clone = _original(Path(package or _here))
-    copy = (clone or Path(folder).absolute())/'laboratory.ipynb'
-    try: copy.exists() or shutil.copyfile(nb, copy)
-    except OSError as e:
-        refuse('lab', 'folder', str(copy.parent), f'one you may write to ({e.strerror})')
-    return copy, copy.parent
+    root = clone or Path(folder).absolute()
+    try:
+        copy = (_hidden(clone) if clone else root)/'laboratory.ipynb'
+        _lay(nb, copy)
+    except OSError as e: refuse('lab', 'folder', str(root), f'one you may write to ({e.strerror})')
+    except (ValueError, KeyError, TypeError):
+        refuse('lab', 'notebook', str(copy), 'a notebook: delete it, and a new one is laid')
+    return copy, root
 
 # %% ../../nbs/lab/13_serve.ipynb #0e46b348
 def _free(port):
@@ -131,7 +161,7 @@ def _lab_args(root, port, token):
     return _args(
         Application=dict(log_level=40), VoilaConfiguration=_no_files,
         ServerApp=_both | dict(port=port, root_dir=root, answer_yes=True, allow_root=root_user),
-        IdentityProvider=dict(token=token))
+        IdentityProvider=dict(token=token), ContentsManager=dict(allow_hidden=True))
 
 # %% ../../nbs/lab/13_serve.ipynb #538c00fa
 def _need(package):
@@ -156,7 +186,8 @@ def serve(
     os.environ['GROK_NB_STORE'] = str(Store(store).path.absolute())
     nb, root = _original(_here) if app else notebook()
     where = '' if app else 'lab/tree/' + quote(nb.relative_to(root).as_posix())
-    url = f'http://127.0.0.1:{port}/{where}?token={token}'
+    beside = '' if app or nb.parent == root else '&file-browser-path=/'
+    url = f'http://127.0.0.1:{port}/{where}?token={token}{beside}'
     args = _app_args(nb, port, token, theme or 'light') if app else _lab_args(root, port, token)
     def announce():
         print(f"Laboratory: {url}\nRuns: {os.environ['GROK_NB_STORE']}\n"

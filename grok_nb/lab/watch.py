@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['Trace', 'from_feed', 'from_run', 'together', 'Stage', 'first_steps', 'curves_picture', 'power_picture',
-           'norm_picture', 'pictures', 'sentence', 'Watch', 'happened']
+           'norm_picture', 'pictures', 'sentence', 'Watch', 'rest_after', 'happened']
 
 # %% ../../nbs/lab/07_watch.ipynb #131cdaab
 import base64, html, io, threading, time, warnings
+from collections import deque
 from datetime import datetime
 from functools import lru_cache
 import ipywidgets as W
@@ -345,6 +346,7 @@ class Watch:
     ):
         self.desk, self.lock, self.job, self.exp = desk, threading.RLock(), None, None
         self.reader, self.trace, self.state, self.due = None, None, '', 0.
+        self.why, self.new, self.took = '', False, deque(maxlen=5)
         self.kept, found, first = {}, *self._find()
         menu = _titles(found, first) or [('no run yet', None)]
         self.which = W.Dropdown(description='Run', options=menu, value=first and first.id,
@@ -432,15 +434,17 @@ def _follow(self,
     "Show a job from now on."
     with self.lock:
         self.job, self.reader, self.trace, self.state, self.due = job, job.reader(), None, '', 0.
+        self.exp, self.why, self.new = None, '', False
         try: self.exp = job.experiments[0]
-        except Exception as e: self.exp, self.line.value = None, say(str(e), 'bad')
+        except Exception as e: self.why = str(e)             # a config that is not imported here
         many = tuple(_replicas(job))
         if many != self.replica.options: self.replica.options = many
         drawn = self.exp and spectrum_axis(self.exp)[0] and len(many) > 1
         self.replica.layout.display = '' if drawn else 'none'
         self.cards.layout.display = ''
         self.kept = self._stored()
-        for c in self.charts.values(): c.value = say('Waiting for the first measurements.')
+        wait = 'Not drawn: see above.' if self.why else 'Waiting for the first measurements.'
+        for c in self.charts.values(): c.value = say(wait)
         self.found.value = ''
         self._list([j for j in jobs(self.desk.store) if j.kind == 'run'])
         self.tick()
@@ -466,7 +470,7 @@ def _allow(self, s):
     self.pause.disabled = s.state != 'running'
     self.resume.disabled = s.state != 'paused'
     self.stop.disabled = not s.alive
-    self.go_on.disabled = s.state not in ('stopped', 'lost')
+    self.go_on.disabled = s.state not in ('stopped', 'lost') or self.exp is None
     self.look.disabled = self.desk.store.folder(self.exp).manifest() is None if self.exp else True
     self.change.disabled = self.exp is None
 
@@ -476,17 +480,18 @@ Watch.act, Watch._allow = _act, _allow
 def _tick(self):
     "Show what is new; called about twice a second."
     with self.lock:
-        if self.job is None or self.exp is None: return
+        if self.job is None: return
         s = self.job.status()
         self.bar.value = s.step/s.steps if s.steps else 0
         self.bar.bar_style = _colour.get(s.state, '')
         kind = 'bad' if s.state == 'failed' else 'note'
-        self.line.value = say(sentence(s, self.job.ids[0]), kind)
+        self.line.value = say(sentence(s, self.job.ids[0]), kind) + say(self.why and f' {self.why}', 'bad')
         self._allow(s)
         ended = self.state != s.state and not s.alive
-        new = self.reader.news()
-        if ended: self._end()
-        elif new and time.monotonic() >= self.due: self._draw(self._live())
+        self.new |= self.reader.news()                       # and stays so until it is drawn
+        if self.exp and (ended or self.new and time.monotonic() >= self.due):
+            self._end() if ended else self._draw(self._live())
+            self.new = False
         if ended and self.state: self.desk.tell('store')
         self.state = s.state
 
@@ -521,12 +526,19 @@ Watch.tick, Watch._end, Watch._live, Watch._stored = _tick, _end, _live, _stored
 Watch._without = _without
 
 # %% ../../nbs/lab/07_watch.ipynb #74060746
+def rest_after(
+    took:float, # CPU seconds that a drawing takes
+)->float:
+    "Seconds until the next one."
+    return min(2., max(.5, 50*took))
+
 def _draw(self, t, over=False):
     "Draw everything, and say when it may be drawn again."
     begun, self.trace = time.thread_time(), t
     for k,v in pictures(t, self.replica.value or 0).items(): self.charts[k].value = v
     self.found.value = happened(t, over)
-    self.due = time.monotonic() + max(.5, 50*(time.thread_time() - begun))
+    self.took.append(time.thread_time() - begun)
+    self.due = time.monotonic() + rest_after(min(self.took))
 
 Watch._draw = _draw
 
