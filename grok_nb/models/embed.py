@@ -146,7 +146,7 @@ def _table(v):
 
 def _freqs(v):
     v = tuple(v)
-    if not v or any(isinstance(k, bool) or int(k) != k or k < 1 for k in v): raise ValueError
+    if not v or any(isinstance(k, bool) or int(k) != k or not 1 <= k <= 2**53 for k in v): raise ValueError
     return tuple(int(k) for k in v)
 
 @lru_cache(32)
@@ -164,7 +164,7 @@ class Fixed(Embedding):
     show = ('table',)
     table:str = ruled(_tables, _table, 'one-hot') # The name of a table, or an array
     size:int = whole(128, low=1) # Numbers for each input of 'random unit' and 'text'
-    freqs:tuple = ruled('a list of whole numbers >= 1', _freqs, _primes) # Waves of 'fourier'
+    freqs:tuple = ruled('a list of whole numbers >= 1 and <= 2^53', _freqs, _primes) # Waves of 'fourier'
     seed:int = whole(0) # Which 'random unit' or 'text'
 
     frozen = given = ('E',)

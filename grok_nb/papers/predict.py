@@ -17,6 +17,7 @@ from ..train.experiment import Experiment, eval_steps, keep_steps
 from ..train.filters import Chain
 from ..train.fit import batches, begin, flops, load_data, measure, take_step
 from ..train.optim import SGD
+from ..train.size import check_memory
 
 # %% ../../nbs/papers/01_predict.ipynb #7381d59a
 def _reason(exp):
@@ -57,6 +58,7 @@ def expected_cost(
 )->dict: # step, look, before, seconds, megabytes
     "Seconds of a step, of a measurement and of the whole run on this machine, and what it keeps."
     device = pick_device(device)
+    check_memory(exp, device)
     data, s = load_data(exp, device), begin(exp, device)
     batch = batches(exp, *data['train'])
     n = data['train'][1].shape[-1]
@@ -122,7 +124,8 @@ def _replicas(n): return 'one replica' if n == 1 else f'{n} replicas together'
 
 def _predict(self, device:str='auto')->Prediction:
     "When theory expects a transition, and what the run will cost on this machine."
-    return Prediction(self, expected_transition(self), expected_cost(self, device))
+    cost = expected_cost(self, device)                     # this first: it refuses what is too large
+    return Prediction(self, expected_transition(self), cost)
 
 Experiment.predict = _predict
 

@@ -28,7 +28,7 @@ def _unpack(data, dtype, shape):
 
 def _shape(v):
     if not isinstance(v, (tuple, list)): raise ValueError
-    if not all(type(n) is int and n >= 0 for n in v): raise ValueError
+    if not all(type(n) is int and 0 <= n <= 2**53 for n in v): raise ValueError
     return tuple(v)
 
 def _text(v):

@@ -24,6 +24,7 @@ class Arrays(Task):
     train_frac:float = real(.5, low=0, high=1, open='low') # Share of the rows to train on
     tokens:bool = one_of(False, True) # Are the inputs tokens 0, 1, 2, ...?
 
+    n_examples = property(lambda self: self.x.shape[0])
     vocab = property(lambda self: _top(self.x) if self.tokens else None)
     length = property(lambda self: self.x.shape[1] if self.tokens else None)
     features = property(lambda self: None if self.tokens else self.x.shape[1])

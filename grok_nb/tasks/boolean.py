@@ -19,7 +19,7 @@ class Boolean(Sampled):
     "Learn a Boolean function of k hidden bits among n."
     show = ('op', 'n', 'k')
     op:str = one_of('parity', 'and', 'or') # The function of the relevant bits
-    n:int = whole(40, low=1) # How many bits an input has
+    n:int = whole(40, low=1, high=10**7) # How many bits an input has
     k:int = whole(3, low=1) # How many of them the label depends on: the first k
     noise:float = real(0., low=0, high=.5) # Chance that a training label is flipped
     train:int = whole(None, low=1, none=True) # Training examples; None for fresh ones at each step

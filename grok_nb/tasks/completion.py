@@ -22,10 +22,11 @@ class MatrixCompletion(Task):
 
     target, length = 'real', 2
     vocab = property(lambda self: self.size)
+    n_examples = property(lambda self: self.size**2)
 
     def check(self):
         _check_matrix(self.size, self.matrix)
-        check_share('MatrixCompletion', self.size**2, self.train_frac, 'entries')
+        check_share('MatrixCompletion', self.n_examples, self.train_frac, 'entries')
 
     def examples(self)->tuple:
         "All pairs `(n, 2)`, row by row, and the entries `(n,)`."

@@ -24,11 +24,20 @@ def refuse(
     allowed:str, # What would have been right
 ):
     "Raise a `ConfigError` that names the field, the value and what is allowed."
-    e = ConfigError(f'{where}: {name}={value!r} is not allowed; {name} must be {allowed}')
+    e = ConfigError(f'{where}: {name}={_brief(value)} is not allowed; {name} must be {allowed}')
     e.where, e.name, e.allowed = where, name, allowed
     raise e
 
+def _brief(v):
+    "A value as a message shows it, cut where it is long."
+    if isinstance(v, int) and abs(v) >= 10**20: return f'about {"-"*(v < 0)}10^{math.log10(abs(v)):.0f}'
+    try: text = repr(v)
+    except ValueError: return 'a number too long to be written'   # Python stops at 4300 digits
+    return text if len(text) <= 300 else f'{text[:200]} ... {text[-40:]}'
+
 # %% ../../nbs/tasks/00_config.ipynb #3ab9c3c5
+class _Above(ValueError): "A whole number that no field could hold; says what could."
+
 @dataclass(frozen=True)
 class Rule:
     "What a field allows, how a value becomes canonical, and whether replicas may differ in it."
@@ -47,11 +56,13 @@ class Rule:
                 if not value: raise ValueError
                 return tuple(self.to(v) for v in value)
             return self.to(value)
+        except _Above as e: refuse(where, name, value, str(e))
         except (ValueError, TypeError, OverflowError):
             refuse(where, name, value, self.allowed() if callable(self.allowed) else self.allowed)
 
 # %% ../../nbs/tasks/00_config.ipynb #3cccb567
 _none = object()
+_exact = 2**53 # whole numbers up to here are exact in double precision
 
 def _field(rule, default):
     return field(metadata=dict(rule=rule), **({} if default is _none else dict(default=default)))
@@ -68,9 +79,11 @@ def whole(
     def to(v):
         if isinstance(v, bool) or not isinstance(v, Integral): raise ValueError
         if v < low or (high is not None and v > high): raise ValueError
+        if v > _exact: raise _Above(f'a whole number >= {low} and <= 2^53{or_none}')
         return int(v)
-    says = f'a whole number >= {low}' + (f' and <= {high}' if high is not None else '')
-    return _field(Rule(says + (', or None' if none else ''), _or_none(to, none), none=none), default)
+    or_none = ', or None' if none else ''
+    says = f'a whole number >= {low}' + (f' and <= {high}' if high is not None else '') + or_none
+    return _field(Rule(says, _or_none(to, none), none=none), default)
 
 # %% ../../nbs/tasks/00_config.ipynb #570cadf1
 def _interval(low, high, open):

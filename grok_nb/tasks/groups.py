@@ -242,8 +242,9 @@ class GroupComposition(Task):
     group:Group = part(Group, Symmetric(5)) # Whose table
     train_frac:float = real(.4, low=0, high=1, open='low') # Share of pairs to train on
 
-    def check(self): check_share('GroupComposition', self.group.order**2, self.train_frac)
+    def check(self): check_share('GroupComposition', self.n_examples, self.train_frac)
 
+    n_examples = property(lambda self: self.group.order**2)
     vocab = property(lambda self: self.group.order)
     outputs = property(lambda self: self.group.order)
     length = 2

@@ -84,8 +84,9 @@ class ModularArithmetic(Task):
     def check(self):
         if self.op == '/' and not is_prime(self.p):
             refuse('ModularArithmetic', 'p', self.p, "a prime number when op='/'")
-        check_share('ModularArithmetic', self.p*(self.p - (self.op == '/')), self.train_frac)
+        check_share('ModularArithmetic', self.n_examples, self.train_frac)
 
+    n_examples = property(lambda self: self.p*(self.p - (self.op == '/')))
     vocab = property(lambda self: self.p)
     outputs = property(lambda self: self.p)
     length = 2

@@ -21,6 +21,7 @@ class Task(Config):
     target = 'class' # What targets are: 'class', 'sign' or 'real'
     ties = .5 # What an output of exactly zero is worth where targets are signs
     online = False # Is training on fresh examples only?
+    n_examples = None # How many examples there are; None where that shows only when they are made
 
     def examples(self)->tuple: # inputs `(n, length)` or `(n, features)`, and targets `(n,)`
         "All examples, in a fixed order."

@@ -233,8 +233,9 @@ class Cosine(Filter):
 # %% ../../nbs/train/04_filters.ipynb #c737c854
 def _list_of_steps(v):
     v = tuple(v)
-    if any(isinstance(o, bool) or not isinstance(o, Integral) or o < 1 for o in v): raise ValueError
-    if list(v) != sorted(set(v)): raise ValueError
+    if any(isinstance(o, bool) or not isinstance(o, Integral) or not 1 <= o <= 2**53 for o in v):
+        raise ValueError
+    if list(v) != sorted(set(v)) or len(v) > 1000: raise ValueError
     return tuple(map(int, v))
 
 @config
@@ -242,8 +243,8 @@ class Doubling(Filter):
     "A learning rate that is doubled after given steps."
     capturable = own_steps = True
     every:int = whole(None, low=1, none=True) # Double after each multiple of this ...
-    times:int = whole(None, low=1, none=True) # ... this many times
-    at:tuple = ruled('steps >= 1 in rising order', _list_of_steps, ()) # Or: after each of these
+    times:int = whole(None, low=1, high=1000, none=True) # ... this many times
+    at:tuple = ruled('at most 1000 steps >= 1 in rising order', _list_of_steps, ()) # Or: after each of these
 
     def check(self):
         if (self.every is None) != (self.times is None):

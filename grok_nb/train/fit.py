@@ -25,6 +25,7 @@ from .gradients import gradients
 from .losses import accuracy
 from .probes import Look, answers
 from .run import DivergenceWarning, Run, by_step, diverged, divergence, splits, tidy
+from .size import check_memory
 from .store import Store
 
 # %% ../../nbs/train/10_fit.ipynb #14db3556
@@ -466,6 +467,7 @@ def fit(
     folder = store.folder(exp)
     cached = folder.finished()
     if not cached:
+        check_memory(exp, device)
         data = load_data(exp, device)
         if not folder.path.exists(): _try(exp, device, data)
         how = dict(progress=progress, snapshot=snapshot, compile=compile)

@@ -9,7 +9,7 @@ __all__ = ['Experiments', 'Between']
 import itertools, math
 import numpy as np
 import pandas as pd
-from ..tasks.config import Config, ConfigError, config, one_of, paths, real, refuse
+from ..tasks.config import Config, ConfigError, _brief, config, one_of, paths, real, refuse
 from .experiment import Experiment
 
 # %% ../../nbs/train/15_grid.ipynb #bda1d11d
@@ -41,6 +41,15 @@ def _differences(exps):
                         index=range(len(rows)))
 
 # %% ../../nbs/train/15_grid.ipynb #b19e2514
+_most = 10**6 # experiments of one list: each takes a kilobyte, and some time to make
+
+def _check_count(where, n):
+    "Refuse more experiments than a list should hold."
+    if n <= _most: return
+    many = f'{n:,}' if n < 10**20 else _brief(n)
+    raise ConfigError(f'{where}: this makes {many} experiments, and a list may hold {_most:,}; '
+                      'fewer values would do, or seeds=, as one experiment may have 65,536 replicas')
+
 def _values(where, fields, kw):
     "The fields that vary: name -> list of values."
     given = {**(fields or {}), **kw}
@@ -48,16 +57,18 @@ def _values(where, fields, kw):
     for k,v in given.items():
         if isinstance(v, (str, dict, Config)) or not hasattr(v, '__iter__'):
             refuse(where, k, v, 'a list of values')
+    given = {k: list(itertools.islice(v, _most + 1)) for k,v in given.items()}        # it may be endless
     given = {k: [o.item() if hasattr(o, 'item') else o for o in v] for k,v in given.items()}
     for k,v in given.items():
         if not v: refuse(where, k, v, 'a list with at least one value')
+        if len(v) > _most: refuse(where, k, f'more than {_most:,} values', f'a list of at most {_most:,}')
     return given
 
 def _at(exp, point):
     "The experiment at a point; an error says where."
     try: return exp.but(point)
     except ConfigError as e:
-        new = ConfigError(f'at {", ".join(f"{k}={v!r}" for k,v in point.items())}: {e}')
+        new = ConfigError(f'at {", ".join(f"{k}={_brief(v)}" for k,v in point.items())}: {e}')
         new.where, new.name, new.allowed = e.where, e.name, e.allowed
         raise new from None
 
@@ -72,6 +83,7 @@ def _grid(self,
 )->Experiments:
     "All combinations of some values; the last field changes fastest."
     v = _values('grid', fields, kw)
+    _check_count('grid', math.prod(map(len, v.values())))
     return _points(self, v, itertools.product(*v.values()))
 
 def _zip(self,
@@ -129,6 +141,7 @@ def _random(self,
     "Experiments at random points of a space."
     space = _check_space('random', {**(space or {}), **kw})
     if n < 1: refuse('random', 'n', n, 'at least 1')
+    _check_count('random', n)
     u = np.random.default_rng(seed).random((n, len(space)))
     return _points(self, space, ([_drawn(v, x) for v,x in zip(space.values(), r)] for r in u.tolist()))
 

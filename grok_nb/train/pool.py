@@ -12,12 +12,13 @@ from dataclasses import fields, replace
 from functools import lru_cache
 import torch
 from ..models.bank import Bank, make_bank
-from ..tasks.config import Config, config, one_of, refuse, ruled, whole
+from ..tasks.config import Config, ConfigError, config, one_of, refuse, ruled, whole
 from .device import hold_memory, no_denormals, peak_bytes, pick_device, threads
 from .experiment import Experiment, event, eval_steps, happens, keep_steps
 from .fit import batches, load_data, measure
 from .gradients import gradients
 from .probes import Look, answers
+from .size import check_memory
 
 # %% ../../nbs/train/16_pool.ipynb #cde254ae
 _one_for_all = ('beta1', 'beta2', 'eps')
@@ -414,6 +415,8 @@ Pool.turns = _turns
 
 # %% ../../nbs/train/16_pool.ipynb #66fa7745
 def _count(exp):
+    try: check_memory(single(exp, 0))
+    except ConfigError: return 0
     pool = Pool([], 1, Stop(None))
     made = pool._sit(exp, 0, None)
     if made is None: return 0

@@ -13,13 +13,15 @@ import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 from ..tasks.config import refuse
+from .device import pick_device
 from .experiment import Experiment, event
 from .fit import interactive
 from .grid import Experiments
 from .order import finished_before, make_orders, train_order
 from .pack import Pack, first_steps, metrics
-from .pool import Stop
+from .pool import Stop, kin, single
 from .run import Run, first_time, open_run
+from .size import check_memory
 from .store import RunFolder, Store, StoreError
 
 # %% ../../nbs/train/18_sweep.ipynb #6c929f54
@@ -200,6 +202,12 @@ def _check(experiments):
     if not experiments: refuse('sweep', 'experiments', experiments, 'at least one Experiment')
     return experiments if hasattr(experiments, 'coordinates') else Experiments(experiments)
 
+def _check_sizes(orders, device):
+    "Refuse a sweep in which one replica alone takes more memory than is free."
+    each = {(same, e.steps, e.every, e.keep): e for o in orders if not o.plain
+            for same in (kin(o.experiments[0]),) for e in o.experiments}
+    for e in each.values(): check_memory(single(e, 0).but(keep=e.keep), device, kept=True)
+
 # %% ../../nbs/train/18_sweep.ipynb #bc40f814
 def sweep(
     experiments:list, # What to train, e.g. `exp.grid(...)`
@@ -223,6 +231,7 @@ def sweep(
     done, _ = finished_before(store, some, stop)
     orders = [o for o in make_orders(some, stop, memory, places, device)
               if any(k not in done for k in o.keys)]
+    _check_sizes(orders, pick_device(device))
     how = dict(device=device, snapshot=snapshot, weights=weights)
     bar, news, said = _Bar(orders, done, progress, heed), _news(store, orders, done, tell), []
     work = _here(orders, store, how, bar, news, ask) if executor is None else \

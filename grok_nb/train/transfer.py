@@ -34,7 +34,7 @@ def _moment(v):
     "A moment in the one way to write it."
     if isinstance(v, bool): raise ValueError
     if isinstance(v, str): return v if v == 'end' else '{} {} {} {!r}'.format(*event(v))
-    if int(v) != v or v < 0: raise ValueError
+    if int(v) != v or not 0 <= v <= 2**53: raise ValueError
     return int(v)
 
 _when = ruled("a condition such as 'test accuracy >= .3', a step, or 'end'", _moment, 'end')
