@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['ink', 'css', 'drawing', 'sheet', 'picture', 'say', 'card', 'row', 'copy_button', 'files', 'downloads', 'cut',
-           'plural', 'duration', 'Desk']
+           'plural', 'duration', 'until', 'Desk']
 
 # %% ../../nbs/lab/03_parts.ipynb #2d8bfcc7
-import base64, html, io, re, threading
+import base64, html, io, re, threading, time
 from contextlib import contextmanager
 import ipywidgets as W
 import matplotlib as mpl
@@ -184,6 +184,22 @@ def duration(
     for size,unit in ((86400, 'days'), (3600, 'h'), (60, 'min')):
         if seconds >= 1.5*size: return f'{seconds/size:.2g} {unit}'
     return f'{seconds:.0f} s' if seconds >= 1 else 'less than 1 s'
+
+# %% ../../nbs/lab/03_parts.ipynb #75375d75
+def until(
+    true, # Called without arguments until what it gives counts as true
+    what:str='', # What is waited for, in words, or a function that gives them
+    seconds:float=600., # Wait at most so long
+    every:float=.02, # Seconds between two calls
+): # what `true` gave
+    "Wait until something is so."
+    end = time.monotonic() + seconds
+    while not (so := true()):
+        if time.monotonic() > end:
+            words = (what() if callable(what) else what) or 'what was waited for'
+            raise TimeoutError(f'{words}: not so after {duration(seconds)}')
+        time.sleep(every)
+    return so
 
 # %% ../../nbs/lab/03_parts.ipynb #d1513c03
 class Desk:
