@@ -87,7 +87,7 @@ def plot(
     if metric == 'accuracy': ax.set(ylim=(-.02, 1.03))
     elif (h.loss > 0).any() and not (h.loss < 0).any():         # not a loss that is a logarithm
         ax.set(yscale='log')
-    sns.move_legend(ax, 'best', title=None)
+    ax.legend(loc='best')       # a legend moved by seaborn would keep the figure in memory for good
     return ax
 
 Run.plot = plot
