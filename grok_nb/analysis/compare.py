@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from .curves import timeline
+from .curves import knowing, timeline
 from .style import colours, use_style
 from .transitions import bootstrap
 from ..models.bank import Model
@@ -362,7 +362,7 @@ def compare(
     data_seed:int=0, # Which split; 'own' for one for each seed
     search:dict=None, # Of `tuned`: field -> values; None: 3 learning rates, 3 weight decays
     trials:int=2, # Seeds of the search for each combination
-    levels:tuple=(.95, .99), # Test accuracies to wait for; costs are counted to the second
+    levels:tuple=(.95, knowing['accuracy']), # Test accuracies to wait for; costs are counted to the second
     store=None, # A `Store` or its path; None for the default one
     device:str='auto', # 'auto', 'cuda', 'mps' or 'cpu'
     **more, # Further fields of every `Experiment`: batch, every, dtype ...

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from .curves import knowing
 from .style import use_style
 from .transitions import story
 from ..tasks.config import refuse
@@ -21,7 +22,7 @@ kinds = (*story, 'diverged', 'missing') # every phase that a replica can be in
 
 def replica_phases(
     result:SweepResult, # What was trained
-    threshold:float=.9, # The accuracy that counts as knowing
+    threshold:float=knowing['accuracy'], # The accuracy that counts as knowing
     delay:int=None, # Steps between knowing the two that make it grokking; a tenth of the run
     drop:float=.1, # A loss of accuracy that counts
 )->pd.DataFrame: # the frame of the sweep, with memorised, generalised and gap for this threshold, and phase
@@ -30,9 +31,10 @@ def replica_phases(
     f = result.frame
     if f.step.notna().any() and f.test_accuracy.isna().all():
         refuse('replica_phases', 'result', 'no test accuracy', 'a sweep over tasks that have one')
-    if threshold == .99: knew, right = f.memorised, f.generalised          # the table knows these
+    if threshold == knowing['accuracy']: knew, right = f.memorised, f.generalised          # the table knows these
     else: knew, right = (result.first(f'{s} accuracy >= {threshold!r}').replace(np.inf, np.nan)
                          for s in ('train', 'test'))
+    _still_there(f, right, threshold)
     steps = np.array([e.steps for e in result.experiments])[f.number]
     late = right - knew >= (np.maximum(steps//10, 1) if delay is None else delay)
     low = threshold - drop
@@ -42,6 +44,12 @@ def replica_phases(
     names = ['missing', 'diverged', 'collapse', 'misgrokking', 'grokking', 'comprehension', 'memorisation']
     phase = np.select(cases, names, 'confusion')
     return f.assign(memorised=knew, generalised=right, gap=right - knew, phase=phase)
+
+def _still_there(f, right, threshold):
+    "Refuse a threshold that replicas could not reach since they were let go below it."
+    gone = f.test_accuracy[(f.ended == 'generalised') & right.isna()]
+    if gone.empty: return
+    refuse('replica_phases', 'threshold', threshold, f'at most {gone.min():.4g}, where the sweep let networks go')
 
 # %% ../../nbs/analysis/05_phase_diagram.ipynb #0f302ba5
 def phase_table(

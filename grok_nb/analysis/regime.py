@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import seaborn as sns
 import torch
+from .curves import knowing
 from .frames import data_of, frame, over
 from .linearise import kernel_of
 from .ntk import alignment, jacobian, kernel_distance
@@ -130,8 +131,8 @@ def regime(
     by:str='turned', # What decides: 'turned', or 'drift' for kernels that are not centred
     low:float=.01, # Up to this is the kernel regime
     high:float=.05, # Above this is the rich regime
-    memorised:str='train accuracy >= .99', # What counts as memorised
-    generalised:str='test accuracy >= .99', # What counts as generalised
+    memorised:str=f'train accuracy >= {knowing["accuracy"]!r}', # What counts as memorised
+    generalised:str=f'test accuracy >= {knowing["accuracy"]!r}', # What counts as generalised
     **path, # For `regime_path`: steps, n, kind, split, seed
 )->pd.DataFrame: # replica, verdict, left, drift, turned, ..., memorised, turned at it, ...
     "Kernel or rich, and when was the kernel left?"

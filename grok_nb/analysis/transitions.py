@@ -15,7 +15,7 @@ import seaborn as sns
 import torch
 from matplotlib.colors import ListedColormap
 from scipy.stats import norm
-from .curves import timeline
+from .curves import knowing, timeline
 from .style import colours, use_style
 from ..tasks.config import refuse
 from ..tasks.seeds import generator
@@ -225,7 +225,7 @@ def _lost(h, split, threshold, drop):
 # %% ../../nbs/analysis/03_transitions.ipynb #aedaf897
 def phases(
     source, # A `Run`, or a tidy history
-    threshold:float=.9, # The accuracy that counts as knowing, or a pair for train and test
+    threshold:float=knowing['accuracy'], # The accuracy that counts as knowing, or a pair for train and test
     delay:int=1000, # Steps between knowing the two that make it grokking
     drop:float=.1, # A loss of accuracy that counts
 )->pd.DataFrame: # replica, memorised, generalised, gap, inverse, phase
@@ -292,7 +292,7 @@ def kaplan_meier(
 # %% ../../nbs/analysis/03_transitions.ipynb #31659d40
 def survival(
     source, # A `Run`, or a tidy history
-    condition:str='test accuracy >= .99', # What is waited for
+    condition:str=f'test accuracy >= {knowing["accuracy"]!r}', # What is waited for
     level:float=.95, # Of the interval
 )->pd.DataFrame: # step, at_risk, events, survival, low, high
     "The share of replicas that have not met a condition yet."

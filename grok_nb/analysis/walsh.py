@@ -147,7 +147,7 @@ def plot_walsh(
     sns.lineplot(f, x='step', y='share', hue='degree', palette=hues, ax=ax, estimator='median',
                  errorbar=('pi', 100))
     ax.set(xscale='log', xlabel='training step', ylabel='share of power', ylim=(0, 1.02))
-    sns.move_legend(ax, 'center left', title='bits together', bbox_to_anchor=(1, .5))
+    ax.legend(loc='center left', title='bits together', bbox_to_anchor=(1, .5))
     return ax
 
 # %% ../../nbs/analysis/14_walsh.ipynb #e48c3428

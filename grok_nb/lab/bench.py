@@ -149,15 +149,18 @@ class UsualMLP(nn.Module):
 def _adamw(net, lr):
     return torch.optim.AdamW(net.parameters(), lr=lr, weight_decay=1., betas=(.9, .98))
 
-def addition_race()->Race:
-    "Addition modulo 113: a one-hot MLP against tables."
-    exp = Experiment(ModularArithmetic(p=113, train_frac=.3), MLP(width=512),
+def addition_race(
+    p:int=113, # Modulus
+    width:int=512, # Of the network
+)->Race:
+    "Addition modulo p: a one-hot MLP against tables."
+    exp = Experiment(ModularArithmetic(p=p, train_frac=.3), MLP(width=width),
                      AdamW(lr=.01, wd=1., beta2=.98), steps=2000)
     *ours, s, data = our_loop(exp)
-    net, hot = UsualMLP(), lambda x: F.one_hot(x, 113).float().flatten(1)
+    net, hot = UsualMLP(p, width), lambda x: F.one_hot(x, p).float().flatten(1)
     sets = [(hot(x), y) for x,y in data.values()]
     usual = usual_loop(net, _adamw(net, .01), F.cross_entropy, lambda: sets[0], sets)
-    to_usual = lambda p: [p['W0'].flatten(0, 1).T, p['W1'].T]
+    to_usual = lambda w: [w['W0'].flatten(0, 1).T, w['W1'].T]
     same = _compare(exp, s, net, F.cross_entropy, *data['train'], to_usual, hot)
     return Race(ours, usual, steps=exp.steps, same=same, jax=lambda: jax_addition(s, data))
 
@@ -198,15 +201,16 @@ def _as_usual(p):
     return [p['P'], torch.cat([p['E'], p['eq'][None]]), *heads, b['O'].T, *mlp, p['U'].T]
 
 def transformer_race(
+    p:int=113, # Modulus
     compile:bool=False, # Compile our steps?
 )->Race: # None where steps cannot be compiled
-    "Addition modulo 113: a transformer that computes all positions against one that need not."
-    exp = Experiment(ModularArithmetic(p=113, train_frac=.3), Transformer(),
+    "Addition modulo p: a transformer that computes all positions against one that need not."
+    exp = Experiment(ModularArithmetic(p=p, train_frac=.3), Transformer(),
                      AdamW(lr=.001, wd=1., beta2=.98), steps=20_000)
     *ours, s, data = our_loop(exp, compile)
     if compile: ours[0]()                                    # the first step compiles, or fails to
     if compile and s.bank.compiled is None: return None
-    net, sets = UsualTransformer(), list(data.values())
+    net, sets = UsualTransformer(p), list(data.values())
     usual = usual_loop(net, _adamw(net, .001), F.cross_entropy, lambda: sets[0], sets)
     same = _compare(exp, s, net, F.cross_entropy, *sets[0], _as_usual)
     return Race(ours, usual, steps=exp.steps, same=same, work=our_loop(exp)[0],
@@ -490,7 +494,7 @@ def jax_transformer(
     "The transformer in JAX, all positions."
     import jax, jax.numpy as jnp
     def forward(p, x):
-        x = jnp.concatenate([x, jnp.full_like(x[:, :1], 113)], 1)
+        x = jnp.concatenate([x, jnp.full_like(x[:, :1], net.p)], 1)
         h = p['E.weight'][x] + p['P']
         q, k, v = (jnp.einsum('ied,bpd->bipe', p[f'block.{w}'], h) for w in 'QKV')
         scores = jnp.einsum('biqe,bike->biqk', q, k)/q.shape[-1]**.5

@@ -1040,7 +1040,7 @@ def _judge(self):
 
 # %% ../../nbs/lab/08_look.ipynb #8de2f920
 def _wait_for(self,
-    seconds:float=60., # At most
+    seconds:float=600., # At most
 )->bool: # is everything drawn?
     "Wait until nothing is being drawn or computed."
     end = time.monotonic() + seconds

@@ -62,7 +62,7 @@ def _forget():
 
 def _draw(store, grid):
     import matplotlib.pyplot as plt
-    table = phase_table(SweepResult(grid, store), 'wd', 'lr', threshold=.99)
+    table = phase_table(SweepResult(grid, store), 'wd', 'lr')
     plot_phase_diagram(table, 'wd', 'lr').figure.canvas.draw()
     plt.close()
 

@@ -13,7 +13,7 @@ import ipywidgets as W
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
-from ..analysis.curves import timeline
+from ..analysis.curves import known_percent, known_when, knowing, timeline
 from ..analysis.transitions import phases, story
 from .parts import (card, copy_button, downloads, drawing, duration, picture, plural,
                                row, say, sheet)
@@ -197,7 +197,7 @@ _none = dict.fromkeys(('share', 'memorised', 'generalised', 'gap', 'accuracy'))
 def outcome(
     run:Run, # One cell
     delay:int=None, # Steps from knowing the train to knowing the test set that are grokking
-    threshold:float=.9, # The accuracy that counts as knowing
+    threshold:float=knowing['accuracy'], # The accuracy that counts as knowing
 )->dict: # phase, share, memorised, generalised, gap, accuracy
     "What the replicas of a run did: the commonest phase, its share, and medians."
     if not _over(run): return dict(phase='training') | _none
@@ -356,7 +356,7 @@ def _form(self):
     self.go.on_click(lambda _: self._guard(self._start))
     for w in (self.x, self.y): w.observe(lambda c: self._guard(self._field, c), 'value')
     for w in (self.xs, self.ys): w.observe(lambda c: self._guard(self._edited), 'value')
-    self.early = W.Checkbox(value=True, indent=False, description='stop at 99 % test accuracy',
+    self.early = W.Checkbox(value=True, indent=False, description=f'stop at {known_percent()} test accuracy',
                             tooltip='A network that knows the test set, or diverges, makes room for the next')
     return card('Sweep', self.base, row(left, right), self.early, self.sum, self.go, basis=300)
 
@@ -380,7 +380,8 @@ def _board(self):
     self.back.on_click(lambda _: self._guard(self._show_plan))
     self.back.layout.display = 'none'
     steps = W.HBox([self.delay, W.Label('steps late')])
-    return card('Phase diagram', row(self.view, steps), self.shown, self.back, self.up,
+    self.known = W.HTML(say(f'A network knows a set of examples when {known_when()}.'))
+    return card('Phase diagram', row(self.view, steps), self.known, self.shown, self.back, self.up,
                 self.map, self.along, self.keys, self.steer, basis=520)
 
 # %% ../../nbs/lab/10_phase.ipynb #1ae26607
@@ -543,20 +544,21 @@ def _read(self, cell):
         own = (self.desk.store.path/cell['id']/'config.json').exists() or packed is None
         run = open_run(cell['id'], self.desk.store) if own else Run(Shelved(self.desk.store, packed))
         new |= dict(done=_over(run), step=run.step, seconds=run.seconds)
-        if _over(run): new['facts'] = _facts(run, .9)
+        if _over(run): new['facts'] = _facts(run, knowing['accuracy'])
     except Exception as e: new['message'] = f'{type(e).__name__}: {e}'
     self._known[cell['id']] = new
     return True
 
 # %% ../../nbs/lab/10_phase.ipynb #8e3d4679
 def _look(self, budget=.06):
-    "Read on until the time is over; gives whether something is new, and whether that was the end."
+    "Read a cell, and on until the time is over; gives whether something is new, and whether that was the end."
     until, new = time.monotonic() + budget, False
     self._unpack()
     cells = {c['id']: c for grid in (self.grid, self.plan) if grid for c in grid['cells']}
     todo = [c for c in cells.values() if not self._known.get(c['id'], {}).get('done')]
-    for i in range(self._turn, len(todo)):
-        if time.monotonic() > until:
+    first = self._turn
+    for i in range(first, len(todo)):
+        if i > first and time.monotonic() > until:
             self._turn = i                                  # the next look begins here
             return new, False
         new |= self._read(todo[i])
@@ -764,7 +766,7 @@ def _start(self):
     order = evenly(len(p['xs']), len(p['ys']))
     title = f'{p["x"]} × {p["y"]}, {len(p["cells"])} cells'
     about = {k: p[k] for k in ('x', 'xs', 'y', 'ys')} | dict(delay=self.delay.value)
-    if self.early.value: about['stop'] = to_dict(Stop())
+    if self.early.value: about['stop'] = to_dict(Stop(f'test accuracy >= {knowing["accuracy"]!r}'))
     exps = [p['cells'][i]['experiment'] for i in order]
     return lambda: self.desk.tell('start', exps, 'sweep', title, about)
 

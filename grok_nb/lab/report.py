@@ -114,7 +114,7 @@ def page(
 <h1>When did it grok?</h1>{lost}<p>{html.escape(_sentence(run))}</p>
 <img alt="Curves and neurons of the run; described below" src="data:image/png;base64,{src}">
 <p>{about}</p>
-<h2>{'Losses at the end' if _real(run) else 'Timeline (steps to 99 % accuracy)'}</h2>
+<h2>{'Losses at the end' if _real(run) else f'Timeline (steps to {curves.known_percent()} accuracy)'}</h2>
 <div class="scroll">{readable(run).to_html(index=False, border=0)}</div>
 <h2>The experiment, as Python</h2><pre>{html.escape(python(run.config))}</pre>
 <p>Run {run.config.id}, {run.seconds:.0f} s of training. {html.escape(env)}.</p></body></html>'''

@@ -12,7 +12,7 @@ import ipywidgets as W
 import pandas as pd
 import seaborn as sns
 from matplotlib.lines import Line2D
-from ..analysis.curves import timeline
+from ..analysis.curves import known_when, timeline
 from .cli import command
 from .parts import (card, copy_button, css, cut, downloads, drawing, duration, picture,
                                plural, row, say, sheet)
@@ -310,7 +310,7 @@ def _loop(self):
         except Exception as e: self.failed(e)
 
 def _wait(self,
-    seconds:float=30., # No longer than this
+    seconds:float=600., # No longer than this
 )->bool:
     "Wait until nothing is left to do; False if there is."
     with self.turn: return self.turn.wait_for(lambda: not self.busy, seconds)
@@ -751,8 +751,8 @@ def _table(self, names, colours):
         return f'<tr><td>{hue}{name}{more}</td>{tds}</tr>'
     body = ''.join(line(i, r) for i,r in zip(names, rows))
     head = ''.join(f'<th>{html.escape(h)}</th>' for h in heads)
-    note = 'Step at which 99 % are right (for real targets: loss below 0.0001); median over the ' \
-           'networks, range, and how many got there where it is not all.'
+    note = f'Step at which {known_when()}; median over the networks, range, and how many got there ' \
+           'where it is not all.'
     return f'<div class="gnb-wide"><table><tr>{head}</tr>{body}</table></div>{say(note)}'
 
 Shelf._table = _table

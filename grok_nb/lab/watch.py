@@ -19,6 +19,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from PIL import Image
+from ..analysis.curves import knowing
 from ..analysis.style import colours
 from .jobs import Job, first_layer_power, jobs, spectrum_axis, weight_norm
 from .parts import Desk, card, drawing, duration, picture, row, say
@@ -173,11 +174,11 @@ Stage.mark, Stage.image, Stage.show = _mark, _image, _show
 # %% ../../nbs/lab/07_watch.ipynb #58899eac
 def first_steps(
     t:Trace, # A run so far
-    threshold:float=None, # What counts as knowing: .99 of the answers right, or a loss of 1e-4
+    threshold:float=None, # What counts as knowing; from `knowing` if left out
 )->np.ndarray: # `(2, R)`; infinite where it has not happened
     "The first step at which each replica knows the training set, and the rest."
     v, right = t.values[t.metric], t.metric == 'accuracy'
-    limit = threshold or (.99 if right else 1e-4)
+    limit = threshold or knowing[t.metric]
     done = v >= limit if right else v <= limit
     if not len(t.step): return np.full(v.shape[1:] or (2, 0), np.inf)
     return np.where(done.any(0), t.step[done.argmax(0)], np.inf)

@@ -294,7 +294,7 @@ def _figures(t, f, kept, told):
        '100 % at once, which later drops to nearly 50 % while the training set stays fitted')
 def _(at):
     run = fit(gap(at))
-    t, f, told = story(run), _flow_story('E2', at), phases(run, delay=1)
+    t, f, told = story(run), _flow_story('E2', at), phases(run, .9, delay=1)
     t['limit'] = onward('E2', at).groupby('replica').test.last()
     train = run.history[run.history.split == 'train']
     kept = train[train.step >= t.memorised.max()].accuracy.min()

@@ -144,7 +144,7 @@ def plot_tables(
         ax.set_title(f'{name}\n{" / ".join(t.kind.unique())}', fontsize=11)
         if ax not in axs[-1]: ax.set_xlabel('')
         if ax is not axs[0, 0]: ax.get_legend().remove()
-    sns.move_legend(axs[0, 0], 'upper left', title=None)
+    axs[0, 0].legend(loc='upper left')
     return fig
 
 # %% ../../nbs/papers/30_groktransfer_embeddings.ipynb #a524d4e8
