@@ -105,7 +105,8 @@ def test_a_run_that_was_opened_early_reads_what_there_is_now(small, tmp_path, mo
 
 
 def test_a_second_process_says_that_it_waits(small, tmp_path):
-    code = ('import json, sys; from grok_nb.all import *; from grok_nb.tasks.config import from_dict; '
+    code = ('import json, sys; import grok_nb.models.mlp, grok_nb.tasks.modular; '
+            'from grok_nb.tasks.config import from_dict; from grok_nb.train.fit import fit; '
             'run = fit(from_dict(json.loads(sys.argv[1])), sys.argv[2], device="cpu"); print(run.cached)')
     folder = Store(tmp_path).create(small)
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -10,18 +10,25 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic, Stop, Store, sweep
+# Not `grok_nb.all`: a dozen processes import this file
+from grok_nb.models.mlp import MLP
+from grok_nb.tasks.modular import ModularArithmetic
+from grok_nb.train.experiment import Experiment
+from grok_nb.train.grid import Experiments  # noqa: F401, gives experiments their grid
+from grok_nb.train.optim import AdamW
+from grok_nb.train.pool import Stop
+from grok_nb.train.store import Store
+from grok_nb.train.sweep import sweep
 from waiting import LIMIT, ended, started, until
 
-exp = Experiment(ModularArithmetic(p=23, train_frac=.7), MLP(width=64, act='square'), AdamW(.02, wd=.01), steps=600, seeds=2)
+exp = Experiment(ModularArithmetic(p=23, train_frac=.7), MLP(width=16, act='square'), AdamW(.02, wd=.01), steps=250, seeds=2)
 grid = exp.grid(wd=[.01, .5], train_frac=[.5, .6])
 
 # What is to be killed commits at every turn, so that there are many chances to hit one, and waits before its end: see `held`
 head = '''
 import sys
 sys.path.insert(0, {here!r})
-from test_sweep import Held, grid, held
-from grok_nb.all import Stop, sweep
+from test_sweep import Held, Stop, grid, held, sweep
 if __name__ == '__main__':
 '''
 alone = head + '    sweep(grid, store={store!r}, stop=Stop(), snapshot={snapshot}, ask=held({store!r}))\n'
@@ -80,7 +87,7 @@ def taken(store): return {p.path.name: (p.manifest() or {}).get('taken', 0) for 
 
 def killed(steps, script, store, tmp_path, stack):
     "Begin a sweep, and kill it once so many steps are committed; the number that then is. Its workers are left alone until the stack ends."
-    hold_of(store).write_text(str(steps + 200))
+    hold_of(store).write_text(str(steps + 100))
     p = stack.enter_context(begin(script, store, tmp_path))
     until(lambda: sum(taken(store).values()) >= steps or p.poll() is not None, f'{steps} steps of the sweep are committed', every=.02)
     assert p.poll() is None, 'the sweep ended before it was killed'
@@ -111,7 +118,7 @@ def check(store, expected):
 def test_a_sweep_that_is_killed_again_and_again(tmp_path, expected):
     store, dice, seen = tmp_path/'store', random.Random(), [0]
     with ExitStack() as stack:
-        for _ in range(3): seen.append(killed(seen[-1] + dice.randrange(1, 200), alone, store, tmp_path, stack))
+        for _ in range(3): seen.append(killed(seen[-1] + dice.randrange(1, 100), alone, store, tmp_path, stack))
         finish(alone, store, tmp_path)
     assert seen == sorted(seen)
     assert max(check(store, expected)) == 4
