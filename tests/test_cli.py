@@ -142,9 +142,10 @@ def test_the_doctor_tries_to_write_where_a_store_is_or_would_be(tmp_path):
 
 # --- streams and signals -------------------------------------------------------------------------------------------
 
-def written_to(fd, monkeypatch):
+def written_to(fd, monkeypatch, buffered):
     "Exit code and standard error of `list` with a standard output that cannot be written; it closes without an error, as Python does at its end"
-    out, err = open(fd, 'w', encoding='utf-8'), io.StringIO()
+    raw = open(fd, 'wb', buffering=-1 if buffered else 0)
+    out, err = io.TextIOWrapper(raw, encoding='utf-8', write_through=not buffered), io.StringIO()
     with monkeypatch.context() as m:
         m.setattr(sys, 'stdout', out)
         m.setattr(sys, 'stderr', err)
@@ -153,17 +154,22 @@ def written_to(fd, monkeypatch):
     return e.value.code, err.getvalue()
 
 
+unbuffered = pytest.mark.parametrize('buffered', (True, False))         # False: as with PYTHONUNBUFFERED
+
+
 @posix
-def test_a_pipe_that_is_closed_is_no_error(tell, monkeypatch):
+@unbuffered
+def test_a_pipe_that_is_closed_is_no_error(tell, monkeypatch, buffered):
     ours, theirs = os.pipe()
     os.close(ours)                                      # as if `head` had seen enough
-    assert written_to(theirs, monkeypatch) == (141, '')
+    assert written_to(theirs, monkeypatch, buffered) == (141, '')
 
 
 @pytest.mark.skipif(not os.path.exists('/dev/full'), reason='no /dev/full on this machine')
-def test_a_disk_that_is_full_is_told_once(tell, monkeypatch):
-    why = os.strerror(errno.ENOSPC)
-    assert written_to(os.open('/dev/full', os.O_WRONLY), monkeypatch) == (2, f'grok-nb: standard output cannot be written ({why})\n')
+@unbuffered
+def test_a_disk_that_is_full_is_told_once(tell, monkeypatch, buffered):
+    code, said = written_to(os.open('/dev/full', os.O_WRONLY), monkeypatch, buffered)
+    assert code == 2 and re.fullmatch(r'grok-nb: standard output .*cannot be written \((.*)\)\n', said)[1] == os.strerror(errno.ENOSPC)
 
 
 def entry_point():

@@ -446,8 +446,12 @@ def _carried_out(args):
     except _Usage as e:
         return 2, f"{e.format_message()} ({e.ctx.command_path if e.ctx else 'grok-nb'} --help)"
     except typer.Abort: return 130, ''
-    except SystemExit as e: return e.code, ''
-    except OSError as e: return 2, f'{e.filename or "a file"} cannot be used ({e.strerror or e})'
+    except SystemExit as e:
+        closed = isinstance(e.__context__, BrokenPipeError)              # Typer's end of a closed pipe
+        return (141 if closed else e.code), ''
+    except OSError as e:
+        what = f'{e.filename} cannot be used' if e.filename else 'standard output or a file cannot be written'
+        return 2, f'{what} ({e.strerror or e})'
 
 # %% ../../nbs/lab/01_cli.ipynb #9cce7b9e
 def _flush(stream):
