@@ -96,8 +96,8 @@ def _when(p):
     if why := _reason(p.experiment): return f'Transition: theory says nothing; {why}.'
     t, out = p.transition[p.transition.step > 0], []
     if t.empty: return 'Transition: theory says nothing; the start is not large (alpha <= 1).'
-    for scale,rows in t.groupby('scale', sort=False):
-        out.append(f'step {_span(rows.step)} if alpha is the {_readings[scale]} ({_sizes(rows)})')
+    for kind,rows in t.groupby('scale', sort=False):
+        out.append(f'step {_span(rows.step)} if alpha is the {_readings[kind]} ({_sizes(rows)})')
     least = t.groupby('replica').step.max()
     short = ' Too few steps to see it.' if (least > p.experiment.steps).any() else ''
     return (f"Transition: near {', or '.join(out)}; theory leaves about {_span(t.open)} steps "
