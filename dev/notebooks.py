@@ -86,4 +86,6 @@ def main():
     nbdev.test.nbdev_test.__wrapped__(n_workers=2)
 
 
-if __name__ == '__main__': main()
+if __name__ == '__main__':
+    import notebooks                # by its name, since a notebook takes the place of __main__ in the process that runs it
+    notebooks.main()
