@@ -115,7 +115,7 @@ def _voila(announce):
     own = _handlers()
 
     class Laboratory(Voila):
-        def launch_browser(self): announce()
+        def launch_browser(self): announce(self.port)
         def init_handlers(self):
             return [(h[0], own.get(h[1], h[1]), *h[2:]) for h in super().init_handlers()]
         def setup_template_dirs(self):
@@ -130,7 +130,7 @@ def _jupyterlab(announce):
     from jupyterlab.labapp import LabApp
 
     class Server(ServerApp):
-        def launch_browser(self): self.io_loop.add_callback(announce)   # it listens only then
+        def launch_browser(self): self.io_loop.add_callback(announce, self.port)   # it listens only then
 
     class Laboratory(LabApp): serverapp_class, __module__ = Server, LabApp.__module__
     return Laboratory
@@ -141,26 +141,26 @@ def _args(**parts):
     return [f'--{part}.{k}={o}' for part,own in parts.items() for k,v in own.items()
             for o in (v if isinstance(v, tuple) else (v,))]
 
-_both = dict(ip='127.0.0.1', port_retries=0, open_browser=True)
+_both = dict(ip='127.0.0.1', open_browser=True)
 _no_files = {'file_denylist': '.*'}
 _only_widgets = {'extension_allowlist': ('@jupyter-widgets/jupyterlab-manager',
                                          '@voila-dashboards/widgets-manager8')}
 
-def _app_args(nb, port, token, theme):
+def _app_args(nb, port, token, theme, tries):
     "What Voila is told."
     return [str(nb), *_args(
-        Application=dict(log_level=40), Voila=_both | dict(port=port, token=token),
+        Application=dict(log_level=40), Voila=_both | dict(port=port, port_retries=tries, token=token),
         VoilaConfiguration=_no_files | _only_widgets | dict(theme=theme, show_tracebacks=True),
-        VoilaExecutor=dict(timeout=None, startup_timeout=300),
+        VoilaExecutor=dict(timeout=None, startup_timeout=1800),
         MappingKernelManager=dict(cull_idle_timeout=3600, cull_interval=60))]
 
 # %% ../../nbs/lab/13_serve.ipynb #139f3629
-def _lab_args(root, port, token):
+def _lab_args(root, port, token, tries):
     "What JupyterLab is told."
     root_user = getattr(os, 'geteuid', lambda: 1)() == 0
     return _args(
         Application=dict(log_level=40), VoilaConfiguration=_no_files,
-        ServerApp=_both | dict(port=port, root_dir=root, answer_yes=True, allow_root=root_user),
+        ServerApp=_both | dict(port=port, port_retries=tries, root_dir=root, answer_yes=True, allow_root=root_user),
         IdentityProvider=dict(token=token), ContentsManager=dict(allow_hidden=True))
 
 # %% ../../nbs/lab/13_serve.ipynb #538c00fa
@@ -182,14 +182,16 @@ def serve(
     _need('voila' if app else 'jupyterlab')
     if theme and not app: refuse('lab', '--theme', theme, 'left out without --app')
     if theme not in (None, 'light', 'dark'): refuse('lab', '--theme', theme, "'light' or 'dark'")
+    tries = 0 if port else 50                            # somebody may take it before the server listens
     port, token = _pick_port(port, 8866 if app else 8888), _pick_token(token)
     os.environ['GROK_NB_STORE'] = str(Store(store).path.absolute())
     nb, root = _original(_here) if app else notebook()
     where = '' if app else 'lab/tree/' + quote(nb.relative_to(root).as_posix())
     beside = '' if app or nb.parent == root else '&file-browser-path=/'
-    url = f'http://127.0.0.1:{port}/{where}?token={token}{beside}'
-    args = _app_args(nb, port, token, theme or 'light') if app else _lab_args(root, port, token)
-    def announce():
+    how = (port, token, theme or 'light', tries) if app else (port, token, tries)
+    args = _app_args(nb, *how) if app else _lab_args(root, *how)
+    def announce(port):
+        url = f'http://127.0.0.1:{port}/{where}?token={token}{beside}'
         print(f"Laboratory: {url}\nRuns: {os.environ['GROK_NB_STORE']}\n"
               'Ctrl-C stops the page; training that is under way goes on.', flush=True)
         if browser: Thread(target=webbrowser.open, args=(url,), daemon=True).start()
