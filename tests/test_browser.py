@@ -90,13 +90,14 @@ def step_of(lab):
 
 
 def start(lab, name, steps=None):
-    "Run a preset, or so many steps of it, and wait until it trains"
+    "Run a preset, or so many steps of it, and wait until the page shows that it trains"
     choose(lab, name)
+    total = steps or preset(name).steps
     if steps:
         lab.label('steps').fill(str(steps))
         until(lambda: f'{steps:,} x' in lab.box.inner_text() and lab.button('Run').is_enabled(), f'{steps} steps can be run')
     lab.button('Run').click()
-    lab.text(re.compile('(Training|Finished), step')).wait_for()
+    lab.text(re.compile(f'(Training|Finished), step [\\d,]+ of {total:,}')).wait_for()
 
 
 def finished(lab, what='Finished, step'):
@@ -120,9 +121,7 @@ def test_experiments_of_papers_can_be_chosen(lab):
 
 
 def test_a_preset_runs_until_it_groks(lab):
-    choose(lab, 'permutations')
-    lab.button('Run').click()
-    lab.text(re.compile('(Training|Finished), step')).wait_for()
+    start(lab, 'permutations')
     finished(lab)
     known = timeline(open_run(preset('permutations'), lab.server.store).history).generalised.notna().sum()
     assert known > 4                                      # more than half of them grok
@@ -156,7 +155,7 @@ def test_pause_resume_and_stop_are_done_and_said(lab):
 
 
 def test_a_lost_kernel_loses_nothing(lab):
-    start(lab, 'modular-addition-strong-decay')
+    start(lab, 'modular-addition-strong-decay', 500)
     until(lambda: step_of(lab) > 20, 'the page shows a step above 20')
     job, before = jobs(lab.server.store)[0], step_of(lab)
     worker = beat(job)['pid']
@@ -164,7 +163,7 @@ def test_a_lost_kernel_loses_nothing(lab):
     lab.tab('Run').click()
     lab.text(re.compile('(Training|Finished), step')).wait_for()
     assert step_of(lab) >= before
-    finished(lab, 'Finished, step 800 of 800')
+    finished(lab, 'Finished, step 500 of 500')
     assert beat(job)['pid'] == worker                     # the same process has come to the end
     assert 'have generalised' in lab.box.inner_text()
 
