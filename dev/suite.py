@@ -33,7 +33,7 @@ def steps(which: list) -> dict:
     if 'check' in which: out |= {k: (title, cmd, {}, 'make check', '') for k, (title, cmd) in CHECKS.items()}
     if 'nbs' in which: out['nbs'] = 'notebooks run (nbdev_test)', notebooks(), {}, 'make test-nbs', 'make test-nbs NB={}'
     if 'py' in which:
-        tests = [PY, '-m', 'pytest', '-q', '-rs', '-n', '2', '--dist', 'loadgroup', '--no-loadscope-reorder', *(ask('TESTS') or ['tests'])]
+        tests = [PY, '-m', 'pytest', '-q', '-rs', '-n', '2', *(ask('TESTS') or ['tests'])]
         out['py'] = 'tests (pytest)', tests, {}, 'make test-py', "make test-py TESTS='{}'"
     if 'cpu' in which:
         store = os.environ.get('GROK_NB_STORE', str(ROOT/'.grok_nb'))

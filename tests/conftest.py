@@ -1,9 +1,9 @@
 "What the tests share: a small experiment, a picture of a folder's bytes, and a browser."
 import multiprocessing as mp
 import os
-import re
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from browser import FLAGS, chromium
@@ -23,20 +23,27 @@ settings.register_profile('grok_nb', deadline=None, suppress_health_check=[Healt
 settings.load_profile('grok_nb')
 
 
-# The longest first, so that workers end at about the same time (`pytest -n 2 --dist loadgroup --no-loadscope-reorder`)
-LONG = ('browser lab', 'browser app', 'docs', 'sweep', 'kill', 'claims', 'packaging', 'store', 'interrupt', 'configs', 'spectra')
+# On several workers (`pytest -n 2`) the longest begin first, so that all end at about the same time
+LONG = ('browser JupyterLab', 'browser Voila', 'docs', 'sweep', 'kill', 'claims', 'packaging', 'store', 'interrupt', 'configs', 'spectra')
 
 
-def group(item):
+def group(nodeid):
     "What runs in one process: a file, since its tests share what was built or trained; the two laboratories have a server each."
-    kind = getattr(item, 'callspec', None) and item.callspec.params.get('server')
-    return item.path.stem.removeprefix('test_') + (f' {kind}' if kind else '')
+    file, _, test = nodeid.partition('::')
+    return Path(file).stem.removeprefix('test_') + next((f' {k}' for k in ('JupyterLab', 'Voila') if k in test.partition('[')[2]), '')
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    for item in items: item.add_marker(pytest.mark.xdist_group(group(item)))
-    items.sort(key=lambda item: LONG.index(group(item)) if group(item) in LONG else len(LONG))
+    items.sort(key=lambda item: LONG.index(group(item.nodeid)) if group(item.nodeid) in LONG else len(LONG))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+    class Groups(LoadScopeScheduling):
+        def _split_scope(self, nodeid): return group(nodeid)
+    config.option.loadscopereorder = False
+    return Groups(config, log)
 
 
 @pytest.fixture(scope='session')
@@ -76,7 +83,7 @@ def browser():
 def note(what, name):
     "Append a line that says what begins or ends; only where no other process does it for this one"
     if (to := os.environ.get('GROK_NB_PROGRESS')) and 'PYTEST_XDIST_WORKER' not in os.environ:
-        with open(to, 'a', encoding='utf-8') as f: f.write(f"{what}\t{time.time()}\t{re.sub(r'@[^@]*$', '', name)}\n")   # without its group
+        with open(to, 'a', encoding='utf-8') as f: f.write(f'{what}\t{time.time()}\t{name}\n')
 
 
 failed = set()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import waiting
+from conftest import LONG, group
 from hypothesis import settings
 from waiting import ended, started, unmoved, until
 
@@ -30,6 +31,12 @@ def test_no_test_has_a_limit_or_a_clock_of_its_own():
             name = getattr(node, 'attr', getattr(node, 'id', ''))
             if name in CLOCKS or isinstance(node, ast.Call) and numbers(node): found.append(f'{f.name}:{node.lineno}: {ast.unparse(node)}')
     assert found == [], 'wait for the thing itself, with `waiting.until`'
+
+
+def test_workers_get_whole_groups():
+    assert {g.split()[0] for g in LONG} <= {f.stem.removeprefix('test_') for f in HERE.glob('test_*.py')}
+    assert group('tests/test_browser.py::test_panels_fit_the_screen[Voila-dark]') == 'browser Voila' in LONG
+    assert group('tests/test_store.py::test_a[1]') == group('tests/test_store.py::test_b') == 'store'
 
 
 def test_properties_have_no_deadline(): assert settings.default.deadline is None
