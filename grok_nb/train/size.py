@@ -42,6 +42,7 @@ class _Small(TorchFunctionMode):
             if math.prod(a for a in shape if isinstance(a, int)) > 2**22: raise _Large
         return func(*args, **(kwargs or {}))
 
+# %% ../../nbs/train/09_size.ipynb #79da044d
 def _inside(*configs): return [v for c in configs for v in (c, *paths(c).values()) if isinstance(v, Config)]
 
 def _ours(*configs):
@@ -113,6 +114,7 @@ def _counted(exp, shapes, kept):
                 measurements=count_looks(exp.steps, exp.every)*4*R*size,
                 kept=weights*len(keep_steps(exp.steps, exp.keep)) if kept else 0)
 
+# %% ../../nbs/train/09_size.ipynb #c4694796
 def _counts(exp):
     "How many examples a step sees, and a measurement at least at a time."
     train, test = _rows(exp.task)
@@ -155,6 +157,7 @@ def _roughly(exp, kept):
     shapes, per = _all_shapes(exp), len(exp)*getattr(torch, exp.dtype).itemsize*(exp.task.length or 1)
     return sum(_counted(exp, shapes, kept).values()) + max(_counts(exp))*per*sum(math.prod(s[-1:]) for s in shapes.values())
 
+# %% ../../nbs/train/09_size.ipynb #1ad1ee03
 def check_memory(
     exp:Experiment, # What is to be trained
     device='cpu', # Where
