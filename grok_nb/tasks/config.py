@@ -30,7 +30,7 @@ def refuse(
 
 def _brief(v):
     "A value as a message shows it, cut where it is long."
-    if isinstance(v, int) and abs(v) >= 10**20: return f'about {"-"*(v < 0)}10^{math.log10(abs(v)):.0f}'
+    if isinstance(v, int) and abs(v) >= 10**40: return f'about {"-"*(v < 0)}10^{math.log10(abs(v)):.0f}'
     try: text = repr(v)
     except ValueError: return 'a number too long to be written'   # Python stops at 4300 digits
     return text if len(text) <= 300 else f'{text[:200]} ... {text[-40:]}'

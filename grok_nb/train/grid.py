@@ -46,7 +46,7 @@ _most = 10**6 # experiments of one list: each takes a kilobyte, and some time to
 def _check_count(where, n):
     "Refuse more experiments than a list should hold."
     if n <= _most: return
-    many = f'{n:,}' if n < 10**20 else _brief(n)
+    many = f'{n:,}' if n < 10**40 else _brief(n)
     raise ConfigError(f'{where}: this makes {many} experiments, and a list may hold {_most:,}; '
                       'fewer values would do, or seeds=, as one experiment may have 65,536 replicas')
 
