@@ -1,10 +1,12 @@
 """`nbdev_test` on all notebooks or on those named, the longest first: `python dev/notebooks.py [--reverse] [--record] [notebook ...]`
 
-Two at a time; the long ones first, so that no core waits for a last long one. --reverse turns the order round: a notebook
-must not hang on which ones ran before it in the same process. --record writes down which passed, with the date and the
-commit (`make test-cpu`), for the scoreboard."""
+Two at a time; the long ones first, so that no core waits for a last long one. Each runs in a process of its own, which is a
+copy of one that has the imports done: nothing is left behind for the next one, neither names nor memory. --shared lets them
+share two processes, as the plain `nbdev_test` does, and --reverse turns the order round: that must not matter. --record
+writes down which passed, with the date and the commit (`make test-cpu`), for the scoreboard."""
 import argparse
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -57,13 +59,21 @@ def record(f, at):
     PASSED.with_suffix('.new').replace(PASSED)
 
 
-def longest_first(reverse=False, keep=False):
+def workers(n, shared):
+    "Processes that run notebooks"
+    if shared or os.name == 'nt': return ProcessPoolExecutor(n)
+    server = multiprocessing.get_context('forkserver')
+    server.set_forkserver_preload(['notebooks', 'grok_nb.all', 'matplotlib.backends.backend_agg', 'matplotlib_inline.backend_inline'])
+    return ProcessPoolExecutor(n, server, max_tasks_per_child=1)
+
+
+def longest_first(reverse=False, keep=False, shared=False):
     "What takes the place of fastcore's `parallel` in `nbdev_test`"
     at, slow = commit(), {o: i for i, o in enumerate(ORDER.read_text().split())}
 
     def parallel(test, files, n_workers, pause, **kw):
         order = sorted(files, key=lambda f: (slow.get(name(f), len(slow)), name(f)), reverse=reverse)
-        with ProcessPoolExecutor(max(n_workers, 1)) as pool:
+        with workers(max(n_workers, 1), shared) as pool:
             futures = {pool.submit(noted, f, **kw): f for f in order}
             for done in as_completed(futures):
                 try: ok = done.result()[0]
@@ -77,12 +87,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument('files', nargs='*', type=Path, help='notebooks; all of them by default')
     parser.add_argument('--reverse', action='store_true', help='the shortest first')
+    parser.add_argument('--shared', action='store_true', help='two processes for all of them')
     parser.add_argument('--record', action='store_true', help=f'write what passes to {PASSED.relative_to(ROOT)}')
     args = parser.parse_args()
     if missing := [str(f) for f in args.files if not f.is_file()]: sys.exit(f'no such notebook: {", ".join(missing)}')
     files = [f.absolute() for f in args.files]
+    sys.path.insert(0, str(ROOT))       # what is tested, for the processes that are copied
     if files: nbdev.test.nbglob = lambda *_, **kw: files
-    nbdev.test.parallel = longest_first(args.reverse, args.record)
+    nbdev.test.parallel = longest_first(args.reverse, args.record, args.shared)
     nbdev.test.nbdev_test.__wrapped__(n_workers=2)
 
 

@@ -1,8 +1,8 @@
 """Every check and every test, step by step: `python dev/suite.py [check] [nbs] [py] [cpu]`, all but the last by default
 
 A step that fails does not keep the others from running. The last lines say what failed, how to run it alone, and where its
-log is. NB="nbs/..." takes some of the notebooks, TESTS="tests/test_x.py::test_y" some of the tests, ORDER=reverse turns
-the order of the notebooks round, THREADS= (empty) leaves the number of threads to torch."""
+log is. NB="nbs/..." takes some of the notebooks, TESTS="tests/test_x.py::test_y" some of the tests. ORDER=shared lets the notebooks
+share two processes, ORDER=reverse does so and turns their order round. THREADS= (empty) leaves the threads to torch."""
 import os
 import shlex
 import signal
@@ -24,7 +24,9 @@ CHECKS = {
 }
 
 
-def notebooks(*options): return [PY, 'dev/notebooks.py', *options, *['--reverse']*(os.environ.get('ORDER') == 'reverse'), *ask('NB')]
+def notebooks(*options):
+    order = {'reverse': ['--shared', '--reverse'], 'shared': ['--shared']}.get(os.environ.get('ORDER'), [])
+    return [PY, 'dev/notebooks.py', *options, *order, *ask('NB')]
 
 
 def steps(which: list) -> dict:
