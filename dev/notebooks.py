@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 import nbdev.test
@@ -22,6 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 ORDER = ROOT/'dev/longest.txt'
 PASSED = ROOT/'nbs/papers/claims/passed.json'
 test_nb = nbdev.test.test_nb
+nbdev.test.CaptureShell = partial(nbdev.test.CaptureShell, mpl_format='png')   # figures are drawn, but not at twice the resolution
 
 
 def name(f) -> str:
