@@ -5,6 +5,7 @@ from dataclasses import fields
 import pytest
 
 import grok_nb.papers.predict   # noqa: F401  experiments can predict
+from waiting import LIMIT
 from grok_nb.tasks.config import Config, ConfigError
 from grok_nb.train import size
 from grok_nb.train.checkup import built_in
@@ -50,7 +51,7 @@ REFUSED |= {'Boolean(n=2**40, train=100)': 'n must be', 'Boolean(n=2**40)': 'n m
 def answers(tmp_path_factory):
     env = dict(os.environ, GROK_NB_STORE=str(tmp_path_factory.mktemp('store')))
     done = subprocess.run([sys.executable, '-c', SETUP], input=json.dumps(list(REFUSED)), capture_output=True, text=True,
-                          env=env, timeout=900)
+                          env=env, timeout=LIMIT)
     assert not done.returncode, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
