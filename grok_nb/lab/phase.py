@@ -781,14 +781,13 @@ def _live(self): return self._status is not None and self._status.state in (
 
 # %% ../../nbs/lab/10_phase.ipynb #bb942498
 def _follow(self, job):
-    self.job, self._errors = job, {}
+    self.job, self._errors, self._order = job, {}, list(job.ids) if job else []
     self._status = job and job.status()
     if job is None: return self._show(self.plan)
     a = job.about or {}
     if not {'x', 'xs', 'y', 'ys'} <= set(a):
         refuse('Sweep', 'job', job.title, 'a sweep with two axes')
     exps = job.experiments
-    self._order = [e.id for e in exps]
     found = {tuple(paths(e).get(k) for k in (a['x'], a['y'])): e for e in exps}
     some = [dict(x=v, y=w, experiment=found[v, w]) for w in a['ys'] for v in a['xs']]
     self._restore(a)
