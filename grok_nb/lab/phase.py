@@ -843,7 +843,7 @@ def _progress(self):
     mine = set(self._order)
     done = sum(k['done'] for i,k in self._known.items() if i in mine)
     far = s.step/s.steps if s.steps and self._live() else 0.
-    self.bar.value, self.bar.layout.display = min(max(far, (done + len(self._errors))/len(mine)), 1.), ''
+    self.bar.value, self.bar.layout.display = min(max(far, (done + len(self._errors))/max(len(mine), 1)), 1.), ''
     self.news.value = self._told(s, done)
     for k,b in self.buttons.items(): b.disabled = k not in _may.get(s.state, ())
     self._paint()
