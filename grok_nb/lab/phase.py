@@ -417,7 +417,7 @@ class Phase:
         self.desk, self.job, self.plan, self.grid = desk, None, None, None
         self._lock, self._known, self._errors, self._quiet = threading.RLock(), {}, {}, False
         self._status, self._said, self._marks, self._packed = None, {}, None, {}
-        self._wrong, self._reader, self._turn = '', None, 0
+        self._wrong, self._reader, self._looked = '', None, set()
         self.steer = _steer(self)
         left, save, self.board = _form(self), _export(self), _board(self)
         save.layout.flex = '0 0 auto'
@@ -555,14 +555,12 @@ def _look(self, budget=.06):
     until, new = time.monotonic() + budget, False
     self._unpack()
     cells = {c['id']: c for grid in (self.grid, self.plan) if grid for c in grid['cells']}
-    todo = [c for c in cells.values() if not self._known.get(c['id'], {}).get('done')]
-    first = self._turn
-    for i in range(first, len(todo)):
-        if i > first and time.monotonic() > until:
-            self._turn = i                                  # the next look begins here
-            return new, False
-        new |= self._read(todo[i])
-    self._turn = 0
+    todo = [c for i,c in cells.items() if i not in self._looked and not self._known.get(i, {}).get('done')]
+    for i,c in enumerate(todo):
+        if i and time.monotonic() > until: return new, False   # the next look goes on from here
+        new |= self._read(c)
+        self._looked.add(c['id'])
+    self._looked.clear()
     return new, True
 
 def _unpack(self):
