@@ -8,7 +8,7 @@ import sys
 LOOP = 'import os\nme = os.getppid()\nwhile os.getppid() == me:\n    for _ in range(10**6): pass'
 
 if __name__ == '__main__':
-    loops = [subprocess.Popen([sys.executable, '-S', '-c', LOOP]) for _ in range(4)]
+    loops = [subprocess.Popen([sys.executable, '-S', '-c', LOOP], start_new_session=True) for _ in range(4)]   # Linux shares by session
     try: sys.exit(subprocess.call(sys.argv[1:]))
     finally:
         for p in loops: p.kill()
