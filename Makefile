@@ -21,7 +21,7 @@ JOBS ?= 2
 
 # Paths are handed on as environment variables, never as targets, so that a checkout may lie under "My Files".
 BIN := .venv/bin
-unexport PYTHONPATH PYTHONHOME
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .PHONY: help setup demo lab bench reproduce test check test-nbs test-py test-cpu test-busy docs readme run-nbs prepare constraints clean distclean
 

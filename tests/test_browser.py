@@ -263,7 +263,9 @@ def tab_to(lab, name, most=200):
 def test_everything_can_be_done_with_the_keyboard(lab):
     choose(lab, 'modular-addition')
     lab.label('steps').fill('900000')
+    until(lambda: '900,000 x' in lab.box.inner_text() and lab.button('Run').is_enabled(), '900000 steps can be run')
     lab.tab('Look').click()
+    lab.label('steps').wait_for(state='hidden')          # or the next keys would still find the form
     lab.tab('Look').focus()
     move(lab, 'Shift+Tab')
     move(lab, 'Shift+Tab')
