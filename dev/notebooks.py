@@ -14,16 +14,25 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from datetime import date
-from functools import partial
 from pathlib import Path
 
 import nbdev.test
+from execnb.shell import CaptureShell
 
 ROOT = Path(__file__).resolve().parent.parent
 ORDER = ROOT/'dev/longest.txt'
 PASSED = ROOT/'nbs/papers/claims/passed.json'
 test_nb = nbdev.test.test_nb
-nbdev.test.CaptureShell = partial(nbdev.test.CaptureShell, mpl_format='png')   # figures are drawn, but not at twice the resolution
+
+
+class Shell(CaptureShell):
+    "Figures are drawn, but neither at twice the resolution nor a second time to see how they could be cropped"
+    def __init__(self, *args, **kw):
+        super().__init__(*args, mpl_format='png', **kw)
+        self._run("set_matplotlib_formats('png', bbox_inches=None)")
+
+
+nbdev.test.CaptureShell = Shell
 
 
 def name(f) -> str:
