@@ -16,6 +16,7 @@ import html
 import importlib
 import inspect
 import itertools
+import json
 import os
 import posixpath
 import re
@@ -198,11 +199,17 @@ def slug(text): return re.sub(r'[^\w]+', '-', text.lower()).strip('-')
 
 # ---- Markdown ----
 
-def highlighted(code, lang='', _attrs=''):
-    "Code as the theme expects it"
+@lru_cache(None)
+def highlighter(lang):
+    "What reads a language and what writes it; both take a while to make"
     try: lexer = get_lexer_by_name({'sh': 'bash', '': 'text'}.get(lang, lang), stripnl=False)
     except ClassNotFound: lexer = get_lexer_by_name('text')
-    return highlight(code.strip('\n'), lexer, HtmlFormatter(cssclass=f'language-{lang or "text"} highlight', wrapcode=True))
+    return lexer, HtmlFormatter(cssclass=f'language-{lang or "text"} highlight', wrapcode=True)
+
+
+def highlighted(code, lang='', _attrs=''):
+    "Code as the theme expects it"
+    return highlight(code.strip('\n'), *highlighter(lang))
 
 
 MD = MarkdownIt('commonmark', dict(html=True)).enable(['table', 'strikethrough'])
@@ -320,9 +327,12 @@ def inline(text, page, literal=False):
     return markdown(text, page, literal).strip().removeprefix('<p>').removesuffix('</p>')
 
 
+BLOCK = '<div class="nb-block">'
+
+
 def block(text):
     "HTML that the site generator must leave alone"
-    return f'<div class="nb-block">\n{text.strip()}\n</div>'.replace('```', '&#96;'*3).replace('~~~', '&#126;'*3)
+    return f'{BLOCK}\n{text.strip()}\n</div>'.replace('```', '&#96;'*3).replace('~~~', '&#126;'*3)
 
 
 def heading(level, text, anchor, cls=''):
@@ -642,7 +652,7 @@ def resolve(url, page, by_out, by_src, files):
 
 
 def resolve_all(pages, files, problems):
-    "Markdown of each page with every address resolved"
+    "The chunks of each page with every address resolved"
     by_out, by_src = {p.out: p for p in pages}, {p.src: p for p in pages}
     texts = {}
     for page in pages:
@@ -654,7 +664,7 @@ def resolve_all(pages, files, problems):
                     problems.append(f'{page.src}, cell {cell}: {e}')
                     return m[0]
             done.append(RE_URL.sub(new, chunk))
-        texts[page.out.replace('.html', '.md')] = '\n\n'.join(done) + '\n'
+        texts[page.out.replace('.html', '.md')] = done
     return texts
 
 
@@ -681,15 +691,47 @@ def site_config(pages):
         theme=dict(name='material', font=False, icon=dict(logo='lucide/activity'),
                    features=['content.code.copy', 'navigation.sections', 'navigation.footer', 'navigation.top', 'toc.follow', 'search.highlight'],
                    palette=[mode('light', 'default', 'moon', 'dark'), mode('dark', 'slate', 'sun', 'light')]),
-        markdown_extensions=['attr_list', dict(toc=dict(permalink=True))])
+        markdown_extensions=['attr_list', dict(toc=dict(permalink=True)), 'blocks'])
+
+
+# The site generator gets a number for each block, and this module, which puts the block in its place once the Markdown
+# is read: so it need not go through megabytes of HTML in which there is nothing for it
+FILL_IN = """
+import json
+import re
+from markdown.extensions import Extension
+from markdown.postprocessors import Postprocessor
+
+with open('blocks.json', encoding='utf-8') as f: blocks = json.load(f)
+
+class FillIn(Postprocessor):
+    def run(self, text): return re.sub('<div data-block="(\\d+)"></div>', lambda m: blocks[int(m[1])], text)
+
+class Blocks(Extension):
+    def extendMarkdown(self, md): md.postprocessors.register(FillIn(md), 'blocks', -1)
+
+makeExtension = Blocks
+"""
+
+
+def numbered(texts):
+    "Pages as Markdown with a number for each block, and the blocks"
+    blocks = []
+    def number(chunk):
+        if not chunk.startswith(BLOCK): return chunk
+        blocks.append(chunk)
+        return f'<div data-block="{len(blocks)-1}"></div>'
+    return {k: '\n\n'.join(map(number, chunks)) + '\n' for k, chunks in texts.items()}, blocks
 
 
 def generate(work, pages, texts, files):
     "Write the sources to `work` and run the site generator on them; returns the folder with the site"
-    docs = work/'docs'
+    docs, (texts, blocks) = work/'docs', numbered(texts)
     for name, data in {**{k: v.encode() for k, v in texts.items()}, **files, 'docs.css': (ROOT/'dev/docs.css').read_bytes()}.items():
         (docs/name).parent.mkdir(parents=True, exist_ok=True)
         (docs/name).write_bytes(data)
+    (work/'blocks.json').write_text(json.dumps(blocks), encoding='utf-8')
+    (work/'blocks.py').write_text(FILL_IN, encoding='utf-8')
     (work/'mkdocs.yml').write_text(yaml.safe_dump(site_config(pages), sort_keys=False, allow_unicode=True), encoding='utf-8')
     done = subprocess.run([sys.executable, '-m', 'zensical', 'build', '--strict', '-f', 'mkdocs.yml'], cwd=work, text=True, capture_output=True)
     said = done.stdout + done.stderr

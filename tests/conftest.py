@@ -12,7 +12,7 @@ from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic, fit
 
 if os.name != 'nt':
     children = mp.get_context('forkserver')
-    children.set_forkserver_preload(['grok_nb.all'])       # a child has torch already: no seconds of import each time
+    children.set_forkserver_preload(['grok_nb.all', 'hypothesis', 'psutil', 'pytest'])   # a child has torch and our tools: no seconds of import each time
 
 # What is started behind `&` in a script does not hear Ctrl-C; tests that press it must
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -50,7 +50,7 @@ def pytest_xdist_make_scheduler(config, log):
 def small():
     "A run of about a second that has minibatches, kept weights and per-replica rates: all there is to lose."
     return Experiment(ModularArithmetic(p=13, train_frac=.6), MLP(width=16, depth=2, bias='all'), AdamW(lr=(.01, .02), wd=.1),
-                      steps=120, seeds=2, batch=32, keep=6)
+                      steps=60, seeds=2, batch=32, keep=6)
 
 
 @pytest.fixture(scope='session')

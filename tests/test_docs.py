@@ -20,6 +20,7 @@ from waiting import LIMIT
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = dict(tasks='Tasks', models='Models', train='Training', analysis='Analysis', theory='Theory', papers='Papers', lab='Lab')
 MATHML = set('math mi mn mo ms mtext mspace mrow mfrac msqrt mroot mstyle mpadded mphantom menclose msub msup msubsup munder mover munderover mtable mtr mtd'.split())
+NOT_PROSE = {'code', 'pre', 'script', 'style', 'math'}
 VOID = {'area', 'base', 'br', 'col', 'embed', 'hr', 'img', 'input', 'link', 'meta', 'source', 'track', 'wbr'}
 
 
@@ -27,25 +28,29 @@ class Html(HTMLParser):
     "What the checks need to know of one page"
     def __init__(self, path):
         super().__init__()
-        self.ids, self.links, self.assets, self.prose, self.outputs, self.formulas, self.open = [], [], [], '', '', set(), []
+        self.ids, self.links, self.assets, self.prose, self.outputs, self.formulas = [], [], [], [], [], set()
+        self.open = [('', False, False, False)]      # tags, and whether each is in a formula, an output, or anything but prose
         self.feed(path.read_text(encoding='utf-8'))
+        self.prose, self.outputs = ''.join(self.prose), ''.join(self.outputs)
 
     def handle_starttag(self, tag, attrs):
         attrs = dict(attrs)
-        if tag not in VOID: self.open.append((tag, attrs.get('class') or ''))
+        _, math, out, other = self.open[-1]
+        math = math or tag == 'math'
+        if tag not in VOID: self.open.append((tag, math, out or 'nb-out' in (attrs.get('class') or ''), other or tag in NOT_PROSE))
         if 'id' in attrs: self.ids.append(attrs['id'])
         if tag == 'a' and 'href' in attrs: self.links.append(attrs['href'])
         if tag in ('img', 'script', 'source', 'iframe') and 'src' in attrs: self.assets.append(attrs['src'])
         if tag == 'link' and attrs.get('rel') not in ('canonical', 'prev', 'next'): self.assets.append(attrs['href'])
-        if any(t == 'math' for t, _ in self.open): self.formulas.add(tag)
+        if math: self.formulas.add(tag)
 
     def handle_endtag(self, tag):
-        while self.open and self.open.pop()[0] != tag: pass
+        while len(self.open) > 1 and self.open.pop()[0] != tag: pass
 
     def handle_data(self, data):
-        tags = {t for t, _ in self.open}
-        if any('nb-out' in c for _, c in self.open): self.outputs += data
-        if not tags & {'code', 'pre', 'script', 'style', 'math'}: self.prose += data
+        _, _, out, other = self.open[-1]
+        if out: self.outputs.append(data)
+        if not other: self.prose.append(data)
 
 
 def notebooks():

@@ -161,7 +161,7 @@ def test_a_diverging_run_ends_and_is_found_again(small, tmp_path, picture, monke
 
 def test_one_bad_folder_does_not_hide_the_others(small, tmp_path):
     fit(small, tmp_path, device='cpu')
-    odd = {'config': small.but(steps=100), 'manifest': small.but(steps=110), 'class': small.but(steps=115)}
+    odd = {'config': small.but(steps=50), 'manifest': small.but(steps=55), 'class': small.but(steps=58)}
     for exp in odd.values(): fit(exp, tmp_path, device='cpu')
     (tmp_path/odd['config'].id/'config.json').write_bytes(b'\xff')
     (tmp_path/odd['manifest'].id/'manifest.json').write_text('[]')
@@ -175,7 +175,7 @@ def test_one_bad_folder_does_not_hide_the_others(small, tmp_path):
 
 def test_listing_on_the_command_line_survives_a_bad_folder(small, tmp_path):
     fit(small, tmp_path, device='cpu')
-    bad = fit(small.but(steps=100), tmp_path, device='cpu').path
+    bad = fit(small.but(steps=50), tmp_path, device='cpu').path
     (bad/'manifest.json').write_text('{')
     done = subprocess.run([sys.executable, '-c', 'from grok_nb.lab.cli import main; main()', 'list', '--store', str(tmp_path)],
                           capture_output=True, text=True)

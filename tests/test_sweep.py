@@ -2,8 +2,6 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,26 +17,23 @@ from grok_nb.train.optim import AdamW
 from grok_nb.train.pool import Stop
 from grok_nb.train.store import Store
 from grok_nb.train.sweep import sweep
-from waiting import LIMIT, ended, started, until
+from waiting import LIMIT, forked, until
 
 exp = Experiment(ModularArithmetic(p=23, train_frac=.7), MLP(width=16, act='square'), AdamW(.02, wd=.01), steps=250, seeds=2)
 grid = exp.grid(wd=[.01, .5], train_frac=[.5, .6])
 
+
 # What is to be killed commits at every turn, so that there are many chances to hit one, and waits before its end: see `held`
-head = '''
-import sys
-sys.path.insert(0, {here!r})
-from test_sweep import Held, Stop, grid, held, sweep
-if __name__ == '__main__':
-'''
-alone = head + '    sweep(grid, store={store!r}, stop=Stop(), snapshot={snapshot}, ask=held({store!r}))\n'
-cluster = head + '''
+
+def alone(store, snapshot): sweep(grid, store=store, stop=Stop(), snapshot=snapshot, ask=held(store))
+
+
+def cluster(store, snapshot):
     import dask
     from dask.distributed import Client, LocalCluster
-    dask.config.set({{f'distributed.comm.timeouts.{{k}}': '{limit} s' for k in ('connect', 'tcp')}} | {{'distributed.scheduler.worker-ttl': None}})
+    dask.config.set({f'distributed.comm.timeouts.{k}': f'{LIMIT} s' for k in ('connect', 'tcp')} | {'distributed.scheduler.worker-ttl': None})
     with LocalCluster(2, threads_per_worker=1, dashboard_address=None) as c, Client(c) as client:
-        sweep(grid, Held(client.get_executor()), store={store!r}, stop=Stop(), snapshot={snapshot})
-'''
+        sweep(grid, Held(client.get_executor()), store=store, stop=Stop(), snapshot=snapshot)
 
 
 def hold_of(store): return Path(store).with_suffix('.hold')
@@ -67,32 +62,29 @@ def expected(tmp_path_factory):
     return sweep(grid, store=tmp_path_factory.mktemp('whole'), stop=Stop())
 
 
-def begin(script, store, tmp_path):
+def begin(do, store):
     "A process that sweeps, until the block ends."
-    f = tmp_path/'sweeping.py'
-    snapshot = 0 if hold_of(store).exists() else 10
-    f.write_text(script.format(store=str(store), here=os.path.dirname(__file__), limit=LIMIT, snapshot=snapshot))
-    return started(sys.executable, f, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return forked(do, str(store), 0 if hold_of(store).exists() else 10)
 
 
-def finish(script, store, tmp_path):
+def finish(do, store):
     "Let a sweep come to its end."
     hold_of(store).unlink(missing_ok=True)
-    with begin(script, store, tmp_path) as p: ended(p, 'the sweep')
-    assert p.returncode == 0
+    with begin(do, store) as p: until(lambda: p.exitcode is not None, 'the sweep ended')
+    assert p.exitcode == 0
 
 
 def taken(store): return {p.path.name: (p.manifest() or {}).get('taken', 0) for p in Store(store).packs()}
 
 
-def killed(steps, script, store, tmp_path, stack):
+def killed(steps, do, store, stack):
     "Begin a sweep, and kill it once so many steps are committed; the number that then is. Its workers are left alone until the stack ends."
     hold_of(store).write_text(str(steps + 100))
-    p = stack.enter_context(begin(script, store, tmp_path))
-    until(lambda: sum(taken(store).values()) >= steps or p.poll() is not None, f'{steps} steps of the sweep are committed', every=.02)
-    assert p.poll() is None, 'the sweep ended before it was killed'
-    p.send_signal(signal.SIGKILL)
-    p.wait(LIMIT)
+    p = stack.enter_context(begin(do, store))
+    until(lambda: sum(taken(store).values()) >= steps or p.exitcode is not None, f'{steps} steps of the sweep are committed', every=.02)
+    assert p.exitcode is None, 'the sweep ended before it was killed'
+    p.kill()
+    p.join(LIMIT)
     return sum(taken(store).values())
 
 
@@ -118,8 +110,8 @@ def check(store, expected):
 def test_a_sweep_that_is_killed_again_and_again(tmp_path, expected):
     store, dice, seen = tmp_path/'store', random.Random(), [0]
     with ExitStack() as stack:
-        for _ in range(3): seen.append(killed(seen[-1] + dice.randrange(1, 100), alone, store, tmp_path, stack))
-        finish(alone, store, tmp_path)
+        for _ in range(3): seen.append(killed(seen[-1] + dice.randrange(1, 100), alone, store, stack))
+        finish(alone, store)
     assert seen == sorted(seen)
     assert max(check(store, expected)) == 4
 
@@ -127,14 +119,14 @@ def test_a_sweep_that_is_killed_again_and_again(tmp_path, expected):
 def test_client_and_scheduler_are_killed(tmp_path, expected):
     store = tmp_path/'store'
     with ExitStack() as stack:
-        killed(1, cluster, store, tmp_path, stack)           # the scheduler of a local cluster lives in it
-        finish(cluster, store, tmp_path)
+        killed(1, cluster, store, stack)                     # the scheduler of a local cluster lives in it
+        finish(cluster, store)
         check(store, expected)
 
 
 def test_a_broken_pool_of_processes_is_said_and_nothing_is_lost(tmp_path, expected):
     from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
+    from conftest import children
     from threading import Thread
     store = Store(tmp_path/'store')
     hold_of(store.path).write_text('1')
@@ -147,9 +139,9 @@ def test_a_broken_pool_of_processes_is_said_and_nothing_is_lost(tmp_path, expect
 
     killer = Thread(target=kill)
     killer.start()
-    with ProcessPoolExecutor(2, mp_context=get_context('spawn')) as pool, pytest.warns(UserWarning):
+    with ProcessPoolExecutor(2, mp_context=children) as pool, pytest.warns(UserWarning):
         result = sweep(grid, Held(pool), store=store, stop=Stop(), snapshot=0, retries=1)
     killer.join()
     assert result.failed.error.str.contains('start the sweep again').any()
-    finish(alone, store.path, tmp_path)
+    finish(alone, store.path)
     check(store.path, expected)

@@ -41,6 +41,28 @@ def started(*command, **kw):
         for pipe in (p.stdout, p.stderr): pipe and pipe.close()
 
 
+@contextlib.contextmanager
+def forked(do, *args):
+    "A process like that of `started` that calls `do`, born with torch in it: with the imports of a new one it would be seconds"
+    from conftest import children
+    p = children.Process(target=_alone, args=(do, args))
+    p.start()
+    try: yield p
+    finally:
+        with contextlib.suppress(ProcessLookupError): os.killpg(p.pid, signal.SIGKILL)
+        p.kill()
+        p.join(LIMIT)
+
+
+def _alone(do, args):
+    "Call `do` in a process that heads a group of its own, hears Ctrl-C and says nothing"
+    os.setsid()
+    os.fsync = lambda fd: None             # for when the power goes; a kill loses nothing that the system was given
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for fd in (1, 2): os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
+    do(*args)
+
+
 def ended(p, what):
     "What a process wrote to its output and its error output, once it has ended"
     try: return p.communicate(timeout=LIMIT)
