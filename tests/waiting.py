@@ -57,7 +57,6 @@ def forked(do, *args):
 def _alone(do, args):
     "Call `do` in a process that heads a group of its own, hears Ctrl-C and says nothing"
     os.setsid()
-    os.fsync = lambda fd: None             # for when the power goes; a kill loses nothing that the system was given
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for fd in (1, 2): os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
     do(*args)
