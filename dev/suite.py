@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from fresh import ROOT, run
+from fresh import HANG, ROOT, run
 
 BIN, LOGS = Path(sys.executable).parent, Path(os.environ.get('GROK_NB_LOGS') or ROOT/'.test')
 PY = sys.executable
@@ -30,7 +30,7 @@ def notebooks(*options):
 
 
 def steps(which: list) -> dict:
-    "Name -> (title, command, environment, how to run it alone, how to run one part of it alone)"
+    "Name -> (title, command, environment and limit, how to run it alone, how to run one part of it alone)"
     out = {}
     if 'check' in which: out |= {k: (title, cmd, {}, 'make check', '') for k, (title, cmd) in CHECKS.items()}
     if 'nbs' in which: out['nbs'] = 'notebooks run (nbdev_test)', notebooks(), {}, 'make test-nbs', 'make test-nbs NB={}'
@@ -39,7 +39,8 @@ def steps(which: list) -> dict:
         out['py'] = 'tests (pytest)', tests, {}, 'make test-py', "make test-py TESTS='{}'"
     if 'cpu' in which:
         store = os.environ.get('GROK_NB_STORE', str(ROOT/'.grok_nb'))
-        out['cpu'] = 'notebooks run at the cpu scale', notebooks('--record'), dict(GROK_NB_SCALE='cpu', GROK_NB_STORE=store), 'make test-cpu', 'make test-cpu NB={}'
+        own = dict(GROK_NB_SCALE='cpu', GROK_NB_STORE=store, hang=12*HANG)      # chapters train for many minutes without a word
+        out['cpu'] = 'notebooks run at the cpu scale', notebooks('--record'), own, 'make test-cpu', 'make test-cpu NB={}'
     return out
 
 

@@ -94,7 +94,7 @@ def test_reproduce_goes_on_where_it_was_stopped(trial):
     code, err = stopped(trial, signal.SIGKILL, STEPS//2)
     assert code == -signal.SIGKILL, err
 
-    with command(trial, '--jobs', '2') as p: out, err = ended(p, 'the third reproduce')
+    with command(trial) as p: out, err = ended(p, 'the third reproduce')
     assert p.returncode == 0, err
     assert calls(trial) == ['quick', 'long', 'long', 'long']            # the verdict of the quick one was kept
     assert '2 holds' in out and out.count('trial:2-long') >= 2, out
