@@ -38,7 +38,7 @@ def horizon(
     at:str, # The scale
 )->float:
     "The longest T: runs take T/rate**2 steps."
-    return dict(smoke=.3, cpu=.4, paper=.4)[at]
+    return dict(smoke=.15, cpu=.4, paper=.4)[at]
 
 def fast_rates(
     at:str, # The scale
