@@ -38,7 +38,7 @@ def no_decay(
 )->Experiment:
     "Addition without weight decay, with steps divided by the loss."
     exp = preset('no-weight-decay').but(lr=.05, steps=20_000, seeds=3)
-    smoke = exp.but(p=7, width=32, lr=.1, steps=900, seeds=2, keep=6)
+    smoke = exp.but(p=7, width=32, lr=.1, steps=600, seeds=2, keep=6)
     paper = exp.but(p=97, width=1024, train_frac=.4, lr=.01, steps=10**7, seeds=1)
     return dict(smoke=smoke, cpu=exp, paper=paper)[at]
 
@@ -48,7 +48,7 @@ def with_decay(
 )->Experiment:
     "The same network and data with weight decay, by gradient descent on the loss itself."
     exp = no_decay(at).but(optim=GD(lr=.5, wd=1e-3), loss=CrossEntropy(), keep=0,
-                           probes=(Norms(), Margin()), steps=dict(smoke=600, cpu=40_000)
+                           probes=(Norms(), Margin()), steps=dict(smoke=400, cpu=40_000)
                            .get(at, 10**7))
     return exp.but(lr=.002, wd=1e-4) if at == 'paper' else exp
 
@@ -59,7 +59,7 @@ def short_steps(
     at:str, # The scale
 )->Experiment:
     "Without weight decay, with steps divided by loss and squared norm."
-    steps, size, lr = dict(smoke=(900, 20., .1), cpu=(20_000, 70., .05),
+    steps, size, lr = dict(smoke=(600, 20., .1), cpu=(20_000, 70., .05),
                            paper=(10**7, 70., .01))[at]
     first = np.geomspace(.03*steps, .98*steps, 12 if at != 'smoke' else 4).round().astype(int)
     keep = sorted({int(s) + d for s in first for d in (0, max(2, steps//100))})

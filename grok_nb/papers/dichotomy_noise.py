@@ -38,7 +38,7 @@ def horizon(
     at:str, # The scale
 )->float:
     "The longest T: runs take T/rate**2 steps."
-    return dict(smoke=.3, cpu=.4, paper=.4)[at]
+    return dict(smoke=.15, cpu=.4, paper=.4)[at]
 
 def fast_rates(
     at:str, # The scale
@@ -78,8 +78,9 @@ def _runs(at):
 
 @lru_cache(4)
 def _fast(at):
-    "rate -> run of 4/rate steps."
-    return {eta: fit(noisy(at).but(lr=eta, steps=round(4/eta), keep=0)) for eta in fast_rates(at)}
+    "rate -> run of 4/rate steps, or half of that at the scale 'smoke'."
+    far = 2 if at == 'smoke' else 4
+    return {eta: fit(noisy(at).but(lr=eta, steps=round(far/eta), keep=0)) for eta in fast_rates(at)}
 
 def recovery_path(
     run, # A run with the probe `Recovery`
