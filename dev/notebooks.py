@@ -5,6 +5,7 @@ copy of one that has the imports done: nothing is left behind for the next one, 
 share two processes, as the plain `nbdev_test` does, and --reverse turns the order round: that must not matter. --record
 writes down which passed, with the date and the commit (`make test-cpu`), for the scoreboard."""
 import argparse
+import gc
 import json
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import nbdev.test
 from execnb.shell import CaptureShell
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 ROOT = Path(__file__).resolve().parent.parent
 ORDER = ROOT/'dev/longest.txt'
@@ -26,10 +28,11 @@ test_nb = nbdev.test.test_nb
 
 
 class Shell(CaptureShell):
-    "Figures are drawn, but neither at twice the resolution nor a second time to see how they could be cropped"
+    "Each figure is drawn once: when it is shown, but not before that, nor again to be cropped, and not at twice the resolution"
     def __init__(self, *args, **kw):
         super().__init__(*args, mpl_format='png', **kw)
         self._run("set_matplotlib_formats('png', bbox_inches=None)")
+        FigureCanvasAgg.draw_idle = lambda *_, **kw: None
 
 
 nbdev.test.CaptureShell = Shell
@@ -50,6 +53,7 @@ def note(what, f):
 def noted(f, **kw):
     "Run a notebook, as nbdev does, and tell"
     note('begin', f)
+    gc.freeze()                     # what was there before the copy is neither looked through nor touched
     passed = (False, 0.)
     try: passed = test_nb(f, **kw)
     finally: note('passed' if passed[0] else 'failed', f)
@@ -74,7 +78,7 @@ def workers(n, shared):
     "Processes that run notebooks"
     if shared or os.name == 'nt': return ProcessPoolExecutor(n)
     server = multiprocessing.get_context('forkserver')
-    server.set_forkserver_preload(['notebooks', 'grok_nb.all', 'matplotlib.backends.backend_agg', 'matplotlib_inline.backend_inline'])
+    server.set_forkserver_preload(['notebooks', 'grok_nb.all', 'matplotlib_inline.backend_inline', 'torch.distributed.tensor'])   # the last for assert_close
     return ProcessPoolExecutor(n, server, max_tasks_per_child=1)
 
 
