@@ -78,7 +78,8 @@ def workers(n, shared):
     "Processes that run notebooks"
     if shared or os.name == 'nt': return ProcessPoolExecutor(n)
     server = multiprocessing.get_context('forkserver')
-    server.set_forkserver_preload(['notebooks', 'grok_nb.all', 'matplotlib_inline.backend_inline', 'torch.distributed.tensor'])   # the last for assert_close
+    later = ['torch.distributed.tensor', 'torch._dynamo']    # what `assert_close` and an optimiser of torch's import when they are first used
+    server.set_forkserver_preload(['notebooks', 'grok_nb.all', 'matplotlib_inline.backend_inline', *later])
     return ProcessPoolExecutor(n, server, max_tasks_per_child=1)
 
 

@@ -255,9 +255,9 @@ def url(site):
         server.shutdown()
 
 
-def open_page(browser, size, scheme, wrong):
+def open_page(browser, size, scheme, wrong, **more):
     "A fresh page that writes down whatever goes wrong"
-    page = browser.new_context(viewport=dict(zip(('width', 'height'), size)), color_scheme=scheme).new_page()
+    page = browser.new_context(viewport=dict(zip(('width', 'height'), size)), color_scheme=scheme, **more).new_page()
     page.set_default_timeout(1000*LIMIT)
     page.on('console', lambda m: wrong.append(m.text) if m.type in ('error', 'warning') else None)
     page.on('pageerror', lambda e: wrong.append(str(e)))
@@ -265,18 +265,36 @@ def open_page(browser, size, scheme, wrong):
     return page
 
 
+def fits(page, name):
+    "What is wrong with the width of a page"
+    width, screen = page.evaluate('[document.scrollingElement.scrollWidth, innerWidth]')
+    return [f'{name} is {width} wide on a screen of {screen}'] if width > screen else []
+
+
 @pytest.mark.parametrize('scheme', ['light', 'dark'])
 @pytest.mark.parametrize('size', [(390, 844), (1400, 900)], ids=['phone', 'desktop'])
-def test_pages_fit_the_screen(browser, url, pages, size, scheme):
+def test_pages_fit_the_screen(browser, url, site, pages, size, scheme):
+    "The tour in every setting, and the longest page of each room where it is narrowest"
     wrong = []
     page = open_page(browser, size, scheme, wrong)
-    # the tour in every setting; all other pages once, where it is narrowest
-    names = list(pages) if size[0] < 400 and scheme == 'light' else ['index.html']
-    for name in names:
+    longest = [max((o for o in pages if o.startswith(room + '/')), key=lambda o: (site/o).stat().st_size) for room in ROOMS]
+    for name in ['index.html', *longest] if size[0] < 400 and scheme == 'light' else ['index.html']:
         page.goto(url + name, wait_until='load')
-        width, screen = page.evaluate('[document.scrollingElement.scrollWidth, innerWidth]')
-        if width > screen: wrong.append(f'{name} is {width} wide on a screen of {screen}')
+        wrong += fits(page, name)
         assert page.evaluate('document.body.dataset.mdColorScheme') == ('slate' if scheme == 'dark' else 'default')
+    page.context.close()
+    assert wrong == []
+
+
+def test_every_page_fits_a_phone(browser, url, pages):
+    "Also without scripts, which are the same for all pages and take most of a page's time"
+    wrong = []
+    page = open_page(browser, (390, 844), 'light', wrong, java_script_enabled=False)
+    for name in pages:
+        page.goto(url + name, wait_until='load')
+        wrong += fits(page, name)
+    page.set_content('<p style="width: 2000px">wide</p>')
+    assert fits(page, 'a wide one') == ['a wide one is 2008 wide on a screen of 390']
     page.context.close()
     assert wrong == []
 

@@ -88,9 +88,9 @@ def peak_bytes(
     step, # A function
 )->int:
     "The most memory that a call holds at once, beyond what was held before it."
-    from torch.profiler import ProfilerActivity, profile
+    from torch.autograd.profiler import profile             # torch.profiler takes two seconds to import
     step()
-    with _quiet(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as p: step()
-    events = [e for e in p.profiler.kineto_results.events() if e.name() == '[memory]']
+    with _quiet(), profile(profile_memory=True) as p: step()
+    events = [e for e in p.kineto_results.events() if e.name() == '[memory]']
     held = accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns()))
     return max(held, default=0)
