@@ -63,7 +63,7 @@ def noted(f, **kw):
 def commit() -> str:
     "The commit that is checked out, and whether something has changed since"
     git = lambda *words: subprocess.run(['git', *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    return git('rev-parse', '--short', 'HEAD') + (' with changes' if git('status', '--porcelain', '--', 'nbs', 'grok_nb', 'index.ipynb') else '')
+    return git('rev-parse', '--short', 'HEAD') + (' with changes' if git('status', '--porcelain', '--', 'nbs', 'grok_nb', 'index.ipynb', f':!{PASSED.relative_to(ROOT)}') else '')
 
 
 def record(f, at):
