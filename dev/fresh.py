@@ -19,6 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 HANG = 1800   # no notebook and no test comes near, even on a machine that is ten times as slow
+# A busy machine is slow to answer: no worker of Dask's is given up for that
+DASK = {f'DASK_DISTRIBUTED__{k}': v for k, v in dict(COMM__TIMEOUTS__CONNECT='600 s', COMM__TIMEOUTS__TCP='600 s', SCHEDULER__WORKER_TTL='None').items()}
 
 
 def stop(proc: subprocess.Popen):
@@ -35,6 +37,7 @@ def surroundings(tmp: Path, **more) -> dict:
     "The environment of a test, with its folders below `tmp`"
     own = {'GROK_NB_STORE': 'store', 'IPYTHONDIR': 'ipython', 'JUPYTER_CONFIG_DIR': 'jupyter', 'GROK_NB_PROGRESS': 'progress'}
     env = os.environ | {k: str(tmp/v) for k, v in own.items()} | dict(GROK_NB_SCALE='smoke') | more
+    env |= DASK
     env['MPLCONFIGDIR'] = str(ROOT/'.venv/matplotlib')      # nobody's settings, and its list of fonts is made once
     env['PATH'] = f'{Path(sys.executable).parent}{os.pathsep}{env.get("PATH", os.defpath)}'
     env.pop('OMP_NUM_THREADS', None)

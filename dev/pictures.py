@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT/'tests')]
 
 from browser import FLAGS, Lab, chromium, served, until  # noqa: E402
+from waiting import LIMIT  # noqa: E402
 from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic, fit, preset  # noqa: E402
 from grok_nb.lab.jobs import enlist, work  # noqa: E402
 from grok_nb.lab.phase import cells, evenly  # noqa: E402
@@ -77,7 +78,7 @@ def main():
     folder = Path(tempfile.mkdtemp())
     fill(folder/'store')
     with served('app', folder) as server, sync_playwright() as pw:
-        browser = pw.chromium.launch(executable_path=chromium(), headless=True, args=FLAGS)
+        browser = pw.chromium.launch(executable_path=chromium(), headless=True, args=FLAGS, timeout=1000*LIMIT)
         lab = Lab(server, browser.new_page(viewport=dict(width=1280, height=900))).open()
         look(lab)
         run(lab)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from browser import FLAGS, chromium
 from hypothesis import HealthCheck, settings
+from waiting import LIMIT
 from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic, fit
 
 if os.name != 'nt':
@@ -73,7 +74,7 @@ def browser():
     chrome = chromium()
     from playwright.sync_api import sync_playwright
     with sync_playwright() as pw:
-        browser = pw.chromium.launch(executable_path=chrome, args=FLAGS)
+        browser = pw.chromium.launch(executable_path=chrome, args=FLAGS, timeout=1000*LIMIT)
         yield browser
         browser.close()
 

@@ -8,15 +8,14 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
+from waiting import LIMIT, ended, started, until
 from grok_nb.lab.cli import _try_store, main
 
 ROOT = Path(__file__).resolve().parent.parent
-HANG = 600                                              # seconds; only a process that hangs gets there
 posix = pytest.mark.skipif(os.name == 'nt', reason='needs signals, pipes and devices of POSIX')
 
 
@@ -125,7 +124,7 @@ def test_the_doctor_leaves_nothing_behind(tmp_path):
     home, temp = tmp_path/'home', tmp_path/'temp'
     for f in (home, temp): f.mkdir()
     env = {k: v for k, v in os.environ.items() if not k.startswith(('XDG_', 'GROK_NB_', 'JUPYTER', 'IPYTHON', 'MPL'))}
-    done = subprocess.run([sys.executable, '-m', 'grok_nb', 'doctor'], cwd=home, capture_output=True, text=True, timeout=HANG,
+    done = subprocess.run([sys.executable, '-m', 'grok_nb', 'doctor'], cwd=home, capture_output=True, text=True, timeout=LIMIT,
                           env=env | dict(HOME=str(home), TMPDIR=str(temp), PYTHONPATH=str(ROOT)))
     assert done.returncode == 0, done.stderr
     assert re.search(rf'^store +{re.escape(str(home))}/.grok_nb, not there yet', done.stdout, re.M), done.stdout
@@ -187,12 +186,10 @@ def test_ctrl_c_during_the_imports(tmp_path, words):
     (tmp_path/'torch.py').write_text('import pathlib, time\npathlib.Path(__file__).with_suffix(".begun").touch()\n'
                                      'try: time.sleep(600)\nexcept BaseException as e: print("caught", e)\n')
     env = os.environ | dict(PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
-    with subprocess.Popen([sys.executable, *words, 'list'], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as p:
-        while not (tmp_path/'torch.begun').exists():
-            assert p.poll() is None
-            time.sleep(.05)
+    with started(sys.executable, *words, 'list', env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as p:
+        until(lambda: (tmp_path/'torch.begun').exists() or p.poll() is not None, 'the import of torch has begun')
         p.send_signal(signal.SIGINT)
-        assert (p.communicate(timeout=HANG)[0], p.returncode) == ('', 130)
+        assert (ended(p, 'grok-nb list')[0], p.returncode) == ('', 130)
 
 
 def test_a_command_that_is_interrupted(tell, monkeypatch):

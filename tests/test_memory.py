@@ -35,7 +35,7 @@ def run(tmp_path_factory):
 
 
 def test_plots(run):
-    assert survivors(run.plot, 10) == 0
+    assert survivors(run.plot, 50) == 0
 
 
 def test_walsh(run):

@@ -29,7 +29,8 @@ print(json.dumps(dict(said=out, grown=grown() - before)))
 """
 
 LARGE = ['small.but(task=ModularArithmetic(p=4096))', 'small.but(task=GroupComposition(Symmetric(7)))', 'demo.but(width=10**6)',
-         'demo.but(width=2**53)', 'demo.but(seeds=65536)', 'demo.but(seeds=65536, data_seed="own")', 'demo.but(seeds=65536, batch=8)']
+         'demo.but(width=2**53)', 'demo.but(seeds=65536)', 'demo.but(seeds=65536, data_seed="own")', 'demo.but(seeds=65536, batch=8)',
+         'demo.but(optim=chain(Grokfast("ma", window=10**6), AdamW(.01)))', 'demo.but(model=Transformer(depth=600))']
 FREE = 'GB free; '
 REFUSED = {f'fit({e}, device="cpu")': FREE for e in LARGE}
 REFUSED |= {f'{e}.predict("cpu")': FREE for e in LARGE}
@@ -42,7 +43,7 @@ REFUSED |= {'demo.grid(wd=range(1000), lr=range(10_000))': 'grid: this makes 10,
             'demo.grid(wd=range(10**12))': 'more than 1,000,000 values', 'demo.random(10**12, wd=[1.])': 'random: this makes 1,000,000,000,000 experiments',
             'demo.zip(wd=range(10**12), lr=range(10**12))': 'more than 1,000,000 values'}
 REFUSED |= {'Boolean(n=2**40, train=100)': 'n must be', 'Boolean(n=2**40)': 'n must be', 'MLP(depth=10**7)': 'depth must be',
-            'Transformer(depth=10**7)': 'depth must be', 'demo.but(keep=2**31)': 'keep must be',
+            'Transformer(depth=10**7)': 'depth must be', 'Grokfast("ma", window=2**53)': 'window must be', 'demo.but(keep=2**31)': 'keep must be',
             'Doubling(every=1, times=2**31)': 'times must be', 'demo.but(seeds=(2**63,))': 'seeds must be',
             'demo.but(data_seed=2**63)': 'data_seed must be', 'demo.but(steps=10**5000)': 'steps must be'}
 

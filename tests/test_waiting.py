@@ -12,15 +12,20 @@ from hypothesis import settings
 from waiting import ended, started, unmoved, until
 
 HERE = Path(__file__).resolve().parent
-CLOCKS = {'monotonic', 'perf_counter', 'wait_for_timeout'}
+CLOCKS = {'monotonic', 'perf_counter', 'process_time', 'wait_for_timeout'}
 
 
 def numbers(call):
     "Numbers that a call is given as a time: `timeout=`, and what a process, an event or a queue waits for"
     waits = getattr(call.func, 'attr', '') in ('wait', 'join', 'set_default_timeout')
     given = [k.value for k in call.keywords if 'timeout' in (k.arg or '')] + call.args*waits
-    def number(a): return any(isinstance(o, ast.Constant) and isinstance(o.value, (int, float)) for o in ast.walk(a))
-    return [a for a in given if isinstance(a, (ast.Constant, ast.BinOp)) and number(a) and 'LIMIT' not in ast.unparse(a)]
+    def number(a): return isinstance(a, (ast.Constant, ast.BinOp)) and any(isinstance(o, ast.Constant) and isinstance(o.value, (int, float)) for o in ast.walk(a))
+    return [a for a in given if (number(a) or isinstance(a, ast.Name)) and 'LIMIT' not in ast.unparse(a)]
+
+
+def endless(node):
+    "A loop that sleeps until something is true, with nothing to end it"
+    return isinstance(node, ast.While) and any(getattr(getattr(o, 'func', None), 'attr', '') == 'sleep' for o in ast.walk(node))
 
 
 def test_no_test_has_a_limit_or_a_clock_of_its_own():
@@ -29,7 +34,7 @@ def test_no_test_has_a_limit_or_a_clock_of_its_own():
         if f.name in ('waiting.py', Path(__file__).name): continue
         for node in ast.walk(ast.parse(f.read_text(encoding='utf-8'))):
             name = getattr(node, 'attr', getattr(node, 'id', ''))
-            if name in CLOCKS or isinstance(node, ast.Call) and numbers(node): found.append(f'{f.name}:{node.lineno}: {ast.unparse(node)}')
+            if name in CLOCKS or isinstance(node, ast.Call) and numbers(node) or endless(node): found.append(f'{f.name}:{node.lineno}: {ast.unparse(node)}')
     assert found == [], 'wait for the thing itself, with `waiting.until`'
 
 

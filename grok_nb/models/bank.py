@@ -62,7 +62,8 @@ class Bank:
     @property
     def trained(self)->dict: # name -> tensor
         "The parameters that training moves."
-        return {k: v for k,v in self.params.items() if k not in self.model.frozen}
+        still = set(self.model.frozen)
+        return {k: v for k,v in self.params.items() if k not in still}
 
     def __len__(self): return len(next(iter(self.params.values())))
 

@@ -33,7 +33,7 @@ class MLP(Model):
     "A fully connected network on tokens or real inputs."
     show = ('width', 'act')
     width:int = whole(128, low=1) # Units in each hidden layer
-    depth:int = whole(1, low=1, high=10_000) # Number of hidden layers
+    depth:int = whole(1, low=1, high=1_000) # Number of hidden layers
     act:str = one_of('relu', *[a for a in activations if a != 'relu']) # Activation
     bias:str = one_of('none', 'first', 'all') # Which layers have a bias ('all': the output too)
     scale:float = real(1., low=0, open='low', varies=True) # Factor on everything that is drawn

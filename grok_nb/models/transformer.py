@@ -18,7 +18,7 @@ from ..tasks.config import config, one_of, part, real, refuse, whole
 class Transformer(Model):
     "A causal transformer on tokens; its outputs are read at the last position."
     show = ('depth', 'd', 'heads', 'mlp')
-    depth:int = whole(1, low=1, high=10_000) # Number of blocks
+    depth:int = whole(1, low=1, high=1_000) # Number of blocks
     d:int = whole(128, low=1) # Width of the residual stream
     heads:int = whole(4, low=1) # Attention heads in each block
     head:int = whole(None, low=1, none=True) # Width of a head; None: d/heads

@@ -126,7 +126,7 @@ class Grokfast(Filter):
     kind:str = one_of('ema', 'ma') # Running mean, or mean over a window
     alpha:float = real(.98, low=0, high=1, open='high', varies=True) # Memory of the running mean
     lamb:float = real(2., low=0, varies=True) # Amplification λ of the mean
-    window:int = whole(100, low=1) # Length of the window
+    window:int = whole(100, low=1, high=10**6) # Length of the window
 
     @property
     def capturable(self)->bool: return self.kind == 'ema'

@@ -35,11 +35,13 @@ def _rows(task):
 class _Large(Exception): "A tensor that is too large to be made on trial."
 
 class _Small(TorchFunctionMode):
-    "Stops before a tensor of more than four million numbers is drawn."
+    "Stops before more than four million numbers are drawn."
+    drawn = 0
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if not any(isinstance(a, torch.Tensor) for a in args):
             shape = next((a for a in args if isinstance(a, (list, tuple))), args)
-            if math.prod(a for a in shape if isinstance(a, int)) > 2**22: raise _Large
+            self.drawn += math.prod(a for a in shape if isinstance(a, int))
+            if self.drawn > 2**22: raise _Large
         return func(*args, **(kwargs or {}))
 
 # %% ../../nbs/train/09_size.ipynb #79da044d
@@ -92,17 +94,20 @@ def _examples(exp, n, own):
     x = torch.empty(*lead, t.length or t.features, dtype=torch.long if t.vocab else dtype, device='meta')
     return x, torch.empty(lead, dtype=torch.long if t.target == 'class' else dtype, device='meta')
 
+def _bank(exp, shapes):
+    "The networks without numbers."
+    dtype = getattr(torch, exp.dtype)
+    return Bank(exp.model, {k: torch.empty(len(exp), *s, dtype=dtype, device='meta') for k,s in shapes.items()})
+
 def _step(exp, shapes, n, looks):
-    "Bytes of the optimiser's state, and what a step or a measurement needs beyond it."
-    params = {k: torch.empty(len(exp), *s, dtype=getattr(torch, exp.dtype), device='meta') for k,s in shapes.items()}
-    bank = Bank(exp.model, params)
-    for p in bank.trained.values(): p.requires_grad_()
-    opt, (x, y) = exp.optim.init(bank.trained), _examples(exp, n, exp.batch and not exp.task.online)
-    seen, _ = _examples(exp, looks, False)
-    with _Held([*params.values(), *opt.values(), x, y, seen]) as held:
-        gradients(exp, bank, x, y, bank.trained)
+    "What a step or a measurement needs beyond the weights and the optimiser's state, in bytes."
+    bank, (x, y) = _bank(exp, shapes), _examples(exp, n, exp.batch and not exp.task.online)
+    trained, (seen, _) = bank.trained, _examples(exp, looks, False)
+    for p in trained.values(): p.requires_grad_()
+    with _Held([*bank.params.values(), x, y, seen]) as held:
+        gradients(exp, bank, x, y, trained)
         with torch.no_grad(): bank(seen)
-    return sum(v.nbytes for v in opt.values()), held.most
+    return held.most
 
 # %% ../../nbs/train/09_size.ipynb #06cf06a2
 def _counted(exp, shapes, kept):
@@ -112,7 +117,13 @@ def _counted(exp, shapes, kept):
     weights = R*size*sum(map(math.prod, shapes.values()))
     return dict(data=row*sum(_rows(t))*(R if len(set(exp.data_seeds)) > 1 else 1), weights=weights,
                 measurements=count_looks(exp.steps, exp.every)*4*R*size,
-                kept=weights*len(keep_steps(exp.steps, exp.keep)) if kept else 0)
+                kept=weights*len(keep_steps(exp.steps, exp.keep)) if kept else 0, optimiser=_state(exp, shapes))
+
+def _state(exp, shapes):
+    "What the optimiser remembers, in bytes."
+    if not _ours(exp.model, exp.optim): return 0
+    def init(): return sum(v.nbytes for v in exp.optim.init(_bank(exp, shapes).trained).values())
+    return _sized(init, 0, math.inf)
 
 # %% ../../nbs/train/09_size.ipynb #c4694796
 def _counts(exp):
@@ -135,10 +146,10 @@ def memory(
 )->dict: # data, weights, measurements, kept, optimiser, step
     "Bytes that training holds at once, at least."
     shapes, (n, looks) = _all_shapes(exp), _counts(exp)
-    out = _counted(exp, shapes, kept) | dict(optimiser=0, step=0)
-    if not n or not shapes or math.isinf(out['weights']): return out
+    out = _counted(exp, shapes, kept) | dict(step=0)
+    if not n or not shapes or math.isinf(out['weights'] + out['optimiser']): return out
     if _ours(exp.model, exp.optim, exp.loss, *exp.penalty):
-        out['optimiser'], out['step'] = _sized(lambda: _step(exp, shapes, n, looks), (0, 0), (0, math.inf))
+        out['step'] = _sized(lambda: _step(exp, shapes, n, looks), 0, math.inf)
     else: out['step'] = len(exp)*n*exp.task.outputs*getattr(torch, exp.dtype).itemsize
     return out
 
@@ -153,9 +164,9 @@ def free_memory(
     return torch.cuda.mem_get_info(device)[0] + idle
 
 def _roughly(exp, kept):
-    "A guess at the size of an experiment, in bytes."
+    "What is counted, and a guess at what a step needs, in bytes."
     shapes, per = _all_shapes(exp), len(exp)*getattr(torch, exp.dtype).itemsize*(exp.task.length or 1)
-    return sum(_counted(exp, shapes, kept).values()) + max(_counts(exp))*per*sum(math.prod(s[-1:]) for s in shapes.values())
+    return _counted(exp, shapes, kept), max(_counts(exp))*per*sum(math.prod(s[-1:]) for s in shapes.values())
 
 # %% ../../nbs/train/09_size.ipynb #1ad1ee03
 def check_memory(
@@ -164,9 +175,9 @@ def check_memory(
     kept:bool=False, # Do kept weights stay in memory, as in a sweep?
 ):
     "Refuse an experiment that takes more memory than is free."
-    free = free_memory(device)
-    if 30*_roughly(exp, kept) < free: return
-    need = memory(exp, kept)
+    free, (need, step) = free_memory(device), _roughly(exp, kept)
+    if 30*(sum(need.values()) + step) < free: return
+    if sum(need.values()) <= free: need = memory(exp, kept)      # else no step has to be looked at
     if sum(need.values()) > free: raise ConfigError(_sentence(exp, need, free))
 
 # %% ../../nbs/train/09_size.ipynb #8328b1cb
