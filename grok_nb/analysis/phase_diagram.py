@@ -15,6 +15,7 @@ from .curves import knowing
 from .style import use_style
 from .transitions import story
 from ..tasks.config import refuse
+from ..train.pack import written
 from ..train.sweep import SweepResult, condition
 
 # %% ../../nbs/analysis/05_phase_diagram.ipynb #dec4679c
@@ -31,7 +32,7 @@ def replica_phases(
     f = result.frame
     if f.step.notna().any() and f.test_accuracy.isna().all():
         refuse('replica_phases', 'result', 'no test accuracy', 'a sweep over tasks that have one')
-    if threshold == knowing['accuracy']: knew, right = f.memorised, f.generalised          # the table knows these
+    if threshold == written['accuracy']: knew, right = f.memorised, f.generalised          # the table knows these
     else: knew, right = (result.first(f'{s} accuracy >= {threshold!r}').replace(np.inf, np.nan)
                          for s in ('train', 'test'))
     _still_there(f, right, threshold)
