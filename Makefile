@@ -68,7 +68,7 @@ test-nbs: setup ## Run every notebook at smoke scale; NB="nbs/tasks/10_modular.i
 test-py: setup ## Run what a notebook cannot show (pytest); TESTS="tests/test_kill.py ..." for some
 	@$(BIN)/python dev/suite.py py
 
-test-cpu: setup ## Run every notebook at the cpu scale (an hour), and write down which passed; NB= for some
+test-cpu: setup ## Run every notebook at the cpu scale (three hours), and write down which passed; NB= for some
 	@$(BIN)/python dev/suite.py cpu
 
 test-busy: setup ## `make test` beside four busy loops
