@@ -1,4 +1,7 @@
+from .tasks.arithmetic import ask as _ask
+
 __version__ = "0.1.0"
+_ask()                      # before anything is computed
 
 
 def __getattr__(name):

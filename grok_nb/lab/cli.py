@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Annotated, Optional
 import typer
 from ..tasks.config import Config, ConfigError, from_dict, paths, refuse, to_dict
+from ..tasks.arithmetic import arithmetic, arithmetics, asked
 from ..train.device import pick_device
 from ..train.experiment import Experiment
 from ..train.optional import install_hint
@@ -419,6 +420,15 @@ def _tries(store):
     yield 'chromium (optional: browser tests)', _find_chromium
 
 # %% ../../nbs/lab/01_cli.ipynb #b7e25588
+def _arithmetic():
+    "The arithmetic in use, and what is wrong if it is not the one that was asked for."
+    want, have = asked(), arithmetic()
+    if want == have: return have
+    if have == 'other': return 'other: PyTorch computes without MKL, so numbers are promised up to rounding only'
+    own = [k for k,v in arithmetics[want].items() if os.environ.get(k, v) != v]
+    why = f'{own[0]}={os.environ[own[0]]} is set' if own else 'PyTorch had computed before grok_nb was imported, or the processor cannot'
+    return f'{have}, not {want} as asked: {why}'
+
 @app.command()
 def doctor(store: _store = None):
     "Print versions, device, threads and store, and whether each optional part works."
@@ -428,6 +438,7 @@ def doctor(store: _store = None):
     facts['python'] = f'{platform.python_version()} on {platform.platform()}'
     facts['device'] = f"{pick_device('auto')} (what 'auto' takes)"
     facts['threads'] = f'{torch.get_num_threads()} of {os.cpu_count()} cores'
+    facts['arithmetic'] = _arithmetic()
     for k,v in facts.items(): typer.echo(f'{k:<40}{v}')
     for name,f in _tries(store):
         try: said = f()

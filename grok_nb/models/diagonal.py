@@ -7,7 +7,7 @@ __all__ = ['DiagonalNet']
 
 # %% ../../nbs/models/05_diagonal.ipynb #2cd6bdbd
 import torch
-from .bank import Model
+from .bank import Model, product
 from ..tasks.config import config, real, refuse, whole
 
 # %% ../../nbs/models/05_diagonal.ipynb #d964bbb3
@@ -41,7 +41,6 @@ class DiagonalNet(Model):
 # %% ../../nbs/models/05_diagonal.ipynb #de4b7907
 def _forward(self, params, x):
     w = self.weights(params)
-    f = w @ x.T if x.dim() == 2 else torch.bmm(x, w[..., None])[..., 0]
-    return f[..., None]
+    return product(x.expand(len(w), -1, -1), w[..., None])
 
 DiagonalNet.forward = _forward

@@ -106,8 +106,16 @@ def _run(model, params, x, look=False):
     def one(named, x):
         with _watched(m if look else None) as seen: out = functional_call(m, named, (x,))
         return out, dict(seen)
-    out, seen = torch.vmap(one, in_dims=(0, None if x.dim() == 2 else 0))(_named(m, params), x)
+    named, own = _named(m, params), x.dim() > 2
+    if lone := _lone(named, x.shape[-2]):
+        named, x = {k: v.expand(2, *v.shape[1:]) for k,v in named.items()}, x.expand(2, *x.shape[1:]) if own else x
+    out, seen = torch.vmap(one, in_dims=(0, 0 if own else None))(named, x)
+    if lone: out, seen = out[:1], {k: v[:1] for k,v in seen.items()}
     return (out[..., None] if out.dim() == 2 else out), seen
+
+def _lone(named, n):
+    "Would PyTorch multiply a single matrix by a vector here, in an order of its own? Then it is computed twice, see `product`."
+    return len(next(iter(named.values()))) == 1 and (n == 1 or any(1 in v.shape[1:] for v in named.values()))
 
 @contextmanager
 def _watched(m):

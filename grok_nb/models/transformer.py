@@ -8,8 +8,9 @@ __all__ = ['Transformer', 'gpt']
 # %% ../../nbs/models/08_transformer.ipynb #0048a44e
 import torch
 import torch.nn.functional as F
-from .bank import Model, note
+from .bank import Model, note, product
 from .embed import Embedding
+from .mlp import gelu
 from .tables import look_up
 from ..tasks.config import config, one_of, part, real, refuse, whole
 
@@ -86,14 +87,19 @@ def _init(self, task, g):
 Transformer.init = _init
 
 # %% ../../nbs/models/08_transformer.ipynb #ef7dc0e6
-_acts = dict(relu=F.relu, gelu=F.gelu)
+_acts = dict(relu=F.relu, gelu=gelu)
 _in_place = dict(relu=torch.relu_) # where nobody looks and the input is not needed again
 
 def _linear(h, W, b=None):
     "h W + b for each replica: `(R, ..., inputs)` to `(R, ..., outputs)`."
-    out = torch.bmm(h.flatten(1, -2), W)
+    out = product(h.flatten(1, -2), W)
     if b is not None: out.add_(b[:, None])                    # quicker than baddbmm
     return out if h.dim() == 3 else out.unflatten(1, h.shape[1:-1])
+
+def _times(a, b, across=False):
+    "a b, or a b^T, for each matrix of a stack; laid out in memory alike for one replica and for many."
+    x, y = (o.contiguous().flatten(0, -3) for o in (a, b))
+    return product(x, y.mT if across else y).unflatten(0, a.shape[:-2])
 
 def _norm(p, name, h):
     "Layer normalisation with each replica's own weight and bias, if the model has it."
@@ -172,7 +178,7 @@ def _ask_last(self, T, q, k, v, slots):
     M = T.shape[1]
     first = M - 1 if self.equals else M - M//slots.shape[-1]  # the last position's slots begin here
     q, k = (t.unflatten(-1, (self.heads, -1)) for t in (q[:, first:], k))
-    grid = torch.einsum('rqhe,rkhe->rqkh', q, k).flatten(1, 2)/q.shape[-1]**.5
+    grid = _times(q.transpose(1, 2), k.transpose(1, 2), True).permute(0, 2, 3, 1).flatten(1, 2)/q.shape[-1]**.5
     attn = _gather(grid, (slots[..., -1:] - first)*M + slots).softmax(2)
     z = _mix(self, attn[..., None], v, slots)
     # with '=' all examples share one vector: the axis of examples stays 1
@@ -188,8 +194,8 @@ def _attend(self, q, k, v):
         return (attn*v).sum(2, keepdim=True).flatten(3)
     q, k, v = (t.transpose(2, 3) for t in (q, k, v))
     later = torch.ones(Q, S, dtype=torch.bool, device=q.device).triu(1 + S - Q)
-    attn = (q @ k.mT).masked_fill(later, -torch.inf).softmax(-1)
-    return (attn @ v).transpose(2, 3).flatten(3)
+    attn = _times(q, k, True).masked_fill(later, -torch.inf).softmax(-1)
+    return _times(attn, v).transpose(2, 3).flatten(3)
 
 # %% ../../nbs/models/08_transformer.ipynb #714b7381
 def _first(self, p, T, slots, last):
@@ -214,14 +220,14 @@ def _later(self, p, at, start, h, slots, last):
 # %% ../../nbs/models/08_transformer.ipynb #d6995109
 def _read(self, p, at, r, z):
     "Outputs of a last block without normalisation."
-    W, U, V = p[f'{at}.W_in'], p['U'], p[f'{at}.W_out'] @ p['U']
+    W, U, V = p[f'{at}.W_in'], p['U'], product(p[f'{at}.W_out'], p['U'])
     b, c = p[f'{at}.b_in'], _linear(p[f'{at}.b_out'][:, None], U)[:, 0]
     if r.shape[1] == 1:
         b, c = _linear(r[:, 0], W, b)[:, 0], _linear(r[:, 0], U, c)[:, 0]
-        W, U, h = p[f'{at}.O'] @ W, p[f'{at}.O'] @ U, z[:, :, 0]
+        W, U, h = product(p[f'{at}.O'], W), product(p[f'{at}.O'], U), z[:, :, 0]
     else: h = (r + _linear(z, p[f'{at}.O']))[:, :, 0]
     hidden = _in_place.get(self.act, _acts[self.act])(_linear(h, W, b))
-    return torch.baddbmm(_linear(h, U, c), hidden, V)
+    return torch.baddbmm(_linear(h, U, c), hidden, V) if U.shape[2] > 1 else _linear(h, U, c) + product(hidden, V)
 
 # %% ../../nbs/models/08_transformer.ipynb #84e4a8f4
 def _rest(self, p, at, r, z):

@@ -31,11 +31,11 @@ def pick_device(
 
 # %% ../../nbs/train/00_device.ipynb #9a952a37
 def threads_for(
-    flops:float, # Operations in one training step
+    flops:float, # Operations in one training step of one network
     device:torch.device, # Where they are done
 )->int:
     "How many CPU threads a step of this size should use; never more than PyTorch is set to."
-    return torch.get_num_threads() if device.type != 'cpu' or flops > 5e9 else 1
+    return torch.get_num_threads() if device.type != 'cpu' or flops > 1e9 else 1
 
 @contextlib.contextmanager
 def threads(

@@ -217,7 +217,7 @@ class WarmUp(Filter):
     show = ('steps',)
     capturable = own_steps = True
     steps:int = whole(10, low=1) # The first step with the full rate
-    def rate(self, params, state, t, loss): return _least(t/self.steps, 1.)
+    def rate(self, params, state, t, loss): return _least(_double(t)/self.steps, 1.)
 
 @config
 class Cosine(Filter):
@@ -226,8 +226,8 @@ class Cosine(Filter):
     steps:int = whole(low=1) # How long it falls
     floor:float = real(0., low=0, high=1) # Share of the rate at the end
     def rate(self, params, state, t, loss):
-        x = _least((t - 1)/self.steps, 1.)*math.pi
-        wave = x.cos() if isinstance(x, torch.Tensor) else math.cos(x)
+        x = _least((_double(t) - 1)/self.steps, 1.)*math.pi
+        wave = x.cos() if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.float64).cos().item()
         return self.floor + (1 - self.floor)*(1 + wave)/2
 
 # %% ../../nbs/train/04_filters.ipynb #c737c854

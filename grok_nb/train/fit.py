@@ -16,6 +16,7 @@ from safetensors.torch import load, save
 from tqdm.auto import tqdm
 import grok_nb
 from ..models.bank import Bank, make_bank
+from ..tasks.arithmetic import arithmetic
 from ..tasks.config import refuse
 from ..tasks.seeds import generator
 from ..tasks.task import as_dtype, check_data, stream
@@ -66,9 +67,9 @@ def measure(
     return tuple(torch.stack(v) for v in zip(*out))
 
 def _rows(bank):
-    "So many examples that the largest activations stay below 4 MB, or 64 MB on a GPU."
+    "So many examples that the largest activations of eight replicas stay below 4 MB, or 64 MB on a GPU."
     widest = max(p.shape[-1] for p in bank.params.values())
-    return max(256, 2**(20 if bank.device.type == 'cpu' else 24)//(len(bank)*widest))
+    return max(256, 2**(17 if bank.device.type == 'cpu' else 21)//widest)
 
 def _judge(exp, f, y): return exp.loss(f, y), accuracy(f, y, exp.task.target, exp.task.ties)
 
@@ -287,7 +288,14 @@ def _environment(device, compile):
     "Where and with what a run was made."
     return dict(grok_nb=grok_nb.__version__, torch=torch.__version__,
                 python=platform.python_version(), platform=platform.platform(),
-                device=str(device), threads=torch.get_num_threads(), compile=compile)
+                device=str(device), threads=torch.get_num_threads(), compile=compile, arithmetic=arithmetic())
+
+def _same_arithmetic(m):
+    "Say so if what is resumed was begun in another arithmetic: from here on it is equal up to rounding only."
+    before, now = ((m or {}).get('environment') or {}).get('arithmetic'), arithmetic()
+    if before in (None, now): return
+    warnings.warn(f'this run was begun in the {before} arithmetic and goes on in the {now} one, so it agrees with an uninterrupted one '
+                  f'up to rounding only; GROK_NB_ARITHMETIC={before} in a fresh process keeps it', stacklevel=3)
 
 # %% ../../nbs/train/10_fit.ipynb #6ead1fa0
 _watchers = []
@@ -381,6 +389,7 @@ def _resume(exp, folder, device, given):
     "The state that a folder stands at, and the seconds spent so far."
     m = folder.manifest()
     if m is None: return begin(exp, device, given), 0.
+    _same_arithmetic(m)
     t = load(folder.read(f'resume.{m["step"]}.safetensors'))
     return unpack(exp, t, device), m['seconds']
 
@@ -389,8 +398,8 @@ def flops(
     s:State, # Where it stands
     n:int, # Number of training examples
 )->int:
-    "Operations in one step, roughly."
-    return 6*(exp.batch or n)*sum(p.numel() for p in s.bank.params.values())
+    "Operations of one replica in one step, roughly."
+    return 6*(exp.batch or n)*sum(p.numel() for p in s.bank.params.values())//len(s.bank)
 
 def _facts(spent, begun, device, compile):
     "What a commit says of its circumstances."

@@ -6,9 +6,10 @@
 __all__ = ['by_autograd', 'slope', 'by_hand', 'handy', 'gradients']
 
 # %% ../../nbs/train/05_gradients.ipynb #157581ab
+import math
 import torch
 import torch.nn.functional as F
-from ..models.bank import Bank
+from ..models.bank import Bank, product
 from ..models.factorisation import MatrixFactorisation
 from ..models.mlp import MLP, activations
 from .losses import (Correlation, CrossEntropy, Exponential, Hinge, Logistic, Loss,
@@ -46,7 +47,7 @@ def _mse(loss, f, y):
     k = f.shape[-1] if loss.over == 'mean' else 1
     return d.square().sum(-1)/k, d.mul_(2/k)
 
-_of_margin = {Hinge: lambda m: -(m <= 1).to(m.dtype), Logistic: lambda m: -torch.sigmoid(-m),
+_of_margin = {Hinge: lambda m: -(m <= 1).to(m.dtype), Logistic: lambda m: -1/(1 + m.exp()),
               Exponential: lambda m: -torch.exp(-m), Correlation: lambda m: -torch.ones_like(m)}
 
 # %% ../../nbs/train/05_gradients.ipynb #c9c6254f
@@ -67,10 +68,15 @@ _known = (CrossEntropy, MSE, *_of_margin)
 
 # %% ../../nbs/train/05_gradients.ipynb #7da83d1d
 _aten = torch.ops.aten
+
+def _gelu_back(d, z):
+    if z.numel()//len(z) % 16 == 0: return _aten.gelu_backward(d, z)
+    return d*(.5*(1 + torch.erf(z*.5**.5)) + z*torch.exp(-.5*z*z)*(2*math.pi)**-.5)
+
 _back = dict(
     relu=lambda d, z, h: _aten.threshold_backward.grad_input(d, h, 0, grad_input=d),
     tanh=lambda d, z, h: _aten.tanh_backward.grad_input(d, h, grad_input=d),
-    gelu=lambda d, z, h: _aten.gelu_backward(d, z), identity=lambda d, z, h: d,
+    gelu=lambda d, z, h: _gelu_back(d, z), identity=lambda d, z, h: d,
     square=lambda d, z, h: d.mul_(z), cube=lambda d, z, h: d.mul_(z).mul_(z),
 )
 _powers = {3: 'cube'} | {k: f'z^{k}' for k in range(4, 9)}
@@ -83,7 +89,7 @@ def _first(W, x):
     "z of the first layer, and a function from its derivative to that by W."
     if x.is_floating_point():
         x = x if x.dim() == 3 else x.expand(len(W), -1, -1)
-        return torch.bmm(x, W), lambda d: torch.bmm(x.mT, d)
+        return product(x, W), lambda d: product(x.mT, d)
     R, k, p, h = W.shape
     step = torch.arange(x.shape[-1], device=x.device)*(p if k > 1 else 0)
     own = torch.arange(R, device=x.device).view(-1, 1, 1)*k*p
@@ -102,13 +108,13 @@ def _layers(m, p, x):
     for i in range(m.depth + 1):
         if i:
             seen.append((z, _act[m.act](z)))
-            z = torch.bmm(seen[-1][1], p[f'W{i}'])
+            z = product(seen[-1][1], p[f'W{i}'])
         if f'b{i}' in p: z.add_(p[f'b{i}'][:, None])
     return z, seen, back
 
 def _product(h, g):
     "h^T g for each replica; the narrower matrix goes first."
-    return torch.bmm(h.mT, g) if h.shape[-1] <= g.shape[-1] else torch.bmm(g.mT, h).mT.contiguous()
+    return product(h.mT, g) if h.shape[-1] <= g.shape[-1] else product(g.mT, h).mT.contiguous()
 
 # %% ../../nbs/train/05_gradients.ipynb #b0e9d357
 def _mlp(loss, m, p, x, y, wanted):
@@ -121,7 +127,7 @@ def _mlp(loss, m, p, x, y, wanted):
         if f'b{i}' in wanted: out[f'b{i}'] = g.sum(1)
         if i == 0 or out.keys() == wanted.keys(): break
         if m.act in _factor: g = g*_factor[m.act]
-        g = _back[m.act](torch.bmm(g, p[f'W{i}'].mT), *seen[i - 1])
+        g = _back[m.act](product(g, p[f'W{i}'].mT), *seen[i - 1])
     return loss, out
 
 # %% ../../nbs/train/05_gradients.ipynb #0babbda6
@@ -172,10 +178,10 @@ def handy(
     if type(m) is MatrixFactorisation:
         d = bank.params['U'].shape[1] if bank else 0
         # for few entries of a large matrix the model does not compute all of it
-        return x.dim() == 3 or d <= 128 or len(x) >= 2*d
+        return d <= 128 or x.shape[-2] >= 2*d
     if m.embed: return False
     # for much narrower networks than inputs the model has a better way to multiply
-    return x.dim() == 3 or not x.is_floating_point() or x.shape[-1] < 64*m.width
+    return not x.is_floating_point() or x.shape[-1] < 64*m.width
 
 def gradients(
     exp, # What is trained

@@ -86,7 +86,8 @@ class StableMax(Loss):
 # %% ../../nbs/train/01_losses.ipynb #3bf29208
 def _log_softplus(a):
     "log log(1 + e^a), to the last digit for any a."
-    near = torch.logaddexp(a.clamp(min=-20.), torch.zeros_like(a)).log()
+    low, high = a.clamp(-20., 0.), a.clamp(min=0.)
+    near = torch.where(a > 0, high + (-high).exp().log1p(), low.exp().log1p()).log()
     return torch.where(a > -20, near, a - a.clamp(max=-20.).exp()/2)
 
 @config

@@ -9,6 +9,7 @@ __all__ = ['GD', 'Optimiser', 'by_name', 'per_replica', 'SGD', 'AdamW', 'Adam', 
 import math
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from itertools import accumulate, groupby
 from numbers import Real
 import torch
 from ..tasks.config import Config, config, one_of, part, real, refuse, ruled, whole
@@ -134,30 +135,68 @@ def _has_fused(device):
     "Does this PyTorch have fused kernels for the device?"
     if device not in ('cpu', 'cuda'): return False
     try:
-        p, g, m, v = ([torch.zeros(1, device=device)] for _ in range(4))
-        _fused_adam(torch._fused_adamw_, p, g, m, v, 1, .1, 0., .9, .9, 1e-8)
-        _fused_sgd(p, g, m, .1, 0., .9)
+        p, g, m, v = ([torch.zeros(1, 16, device=device)] for _ in range(4))
+        _adam_kernel(True)(p, g, m, v, [1], .1, 0., .9, .9, 1e-8)
+        _sgd_kernel(p, g, m, [1], .1, 0., .9)
         return True
     except (AttributeError, NotImplementedError, RuntimeError, TypeError): return False
 
-def _plain(p, *rates):
-    "May a fused kernel take this step?"
-    if any(isinstance(v, torch.Tensor) for v in rates): return False
-    return _has_fused(p[0].device.type) and all(q.is_contiguous() for q in p)
+def _fusible(p, t, *rates):
+    "May a fused kernel take this step? On a GPU one rate for all is needed: bands would wait for the device."
+    kind = p[0].device.type
+    if kind == 'cuda' and any(isinstance(v, torch.Tensor) and v.dim() for v in (t, *rates)): return False
+    return _has_fused(kind)
 
 # %% ../../nbs/train/03_optim.ipynb #aea68d1b
-def _fused_adam(kernel, p, g, m, v, t, lr, wd, b1, b2, eps):
-    g = [o if o.is_contiguous() else o.contiguous() for o in g]
-    t = torch.as_tensor(t, dtype=torch.float32, device=p[0].device)
-    t = [t]*len(p) if not t.dim() else list(t)*len(p)
-    if len(t) > len(p): p, g, m, v = ([r for o in some for r in o] for some in (p, g, m, v))
-    kernel(p, g, m, v, [], t, lr=lr, beta1=b1, beta2=b2, weight_decay=wd, eps=eps,
-           amsgrad=False, maximize=False)
+def _adam_kernel(decoupled):
+    kernel = torch._fused_adamw_ if decoupled else torch._fused_adam_
+    def step(p, g, m, v, t, lr, wd, b1, b2, eps):
+        t = [o if isinstance(o, torch.Tensor) else torch.tensor(float(o)) for o in t]
+        t = [o.to(p[0].device, torch.float32) for o in t]
+        kernel(p, g, m, v, [], t, lr=lr, beta1=b1, beta2=b2, weight_decay=wd, eps=eps, amsgrad=False,
+               maximize=False)
+    return step
 
-def _fused_sgd(p, g, b, lr, wd, mu):
-    g = [o if o.is_contiguous() else o.contiguous() for o in g]
-    torch._fused_sgd_(p, g, b, weight_decay=wd, momentum=mu, lr=lr, dampening=0., nesterov=False,
+def _sgd_kernel(p, g, b, t, lr, wd, mu):
+    torch._fused_sgd_(p, g, b if mu else [], weight_decay=wd, momentum=mu, lr=lr, dampening=0., nesterov=False,
                       maximize=False, is_first_step=False)
+
+# %% ../../nbs/train/03_optim.ipynb #696b8289
+def _bands(R, t, rates):
+    "(first, end, step, rates) for each run of neighbours that have them in common."
+    def listed(v): return v.tolist() if isinstance(v, torch.Tensor) and v.dim() else [v]*R
+    if not any(isinstance(v, torch.Tensor) and v.dim() for v in (t, *rates)): return [(0, R, t, rates)]
+    rows = groupby(range(R), list(zip(listed(t), *map(listed, rates))).__getitem__)
+    ends = [(next(own), 1 + sum(1 for _ in own), key) for key,own in rows]
+    return [(a, a + n, t, tuple(some)) for a,n,(t,*some) in ends]
+
+# %% ../../nbs/train/03_optim.ipynb #3ade084a
+def _length(o): return o.numel()//o.shape[0]
+def _even(o): return _length(o) % 16 == 0 and o.is_contiguous()
+
+def _side_by_side(tensors):
+    "Rows of some tensors in one, padded to a multiple of 16."
+    rows = [o.flatten(1) for o in tensors]
+    left = -sum(o.shape[1] for o in rows) % 16
+    return torch.cat([*rows, rows[0].new_zeros(len(rows[0]), left)] if left else rows, 1)
+
+def _fused(kernel, p, g, states, t, *rates):
+    "Let a fused kernel take a step, a band at a time; a lone replica is computed as in any company."
+    lists, odd = (p, g, *states), [i for i,q in enumerate(p) if not _even(q)]
+    some = [[o for i,o in enumerate(s) if i not in odd] for s in lists]
+    if odd:
+        for s,all in zip(some, lists): s.append(_side_by_side([all[i] for i in odd]))
+    some[1], calls, R = [o.contiguous() for o in some[1]], {}, len(p[0])
+    for a,b,step,own in _bands(R, t, rates):
+        here = calls.setdefault(own, ([[] for _ in lists], []))
+        for s,of in zip(here[0], some): s += of if b - a == R else [o[a:b] for o in of]
+        here[1].extend([step]*len(some[0]))
+    for own,(tensors,steps) in calls.items(): kernel(*tensors, steps, *own)
+    for s,all in zip((some[0], *some[2:]), (p, *states)) if odd else ():
+        parts = s[-1].tensor_split(_ends(p, odd), 1)
+        torch._foreach_copy_([all[i] for i in odd], [o.view_as(all[i]) for i,o in zip(odd, parts)])
+
+def _ends(p, which): return list(accumulate(_length(p[i]) for i in which))
 
 # %% ../../nbs/train/03_optim.ipynb #4933112a
 @config
@@ -185,15 +224,22 @@ def _sgd_update(self, params, grads, state, t, loss=None, rate=1.):
         b = [state[f'b.{k}'] for k in names] if self.momentum else []
         lr, wd, mu = (_rate(v, p[0].device) for v in (self.lr, self.wd, self.momentum))
         lr, wd = lr*up*_double(rate), wd*down
-        if _plain(p, lr, wd, mu):
-            if self.decay != 'coupled': g, wd = _decay(self.decay, p, g, lr, wd), 0.
-            _fused_sgd(p, g, b, lr, wd, mu)
-            continue
-        g = _decay(self.decay, p, g, lr, wd)
-        if b:
-            torch._foreach_mul_(b, _wide(mu, b))
-            torch._foreach_add_(b, g)
-        _add(p, b or g, -lr)
+        if self.decay != 'coupled': g, wd = _decay(self.decay, p, g, lr, wd), 0.
+        step = _sgd_fused if _fusible(p, 1, lr, wd, mu) else _sgd_lists
+        step(p, g, b, lr, wd, mu)
+
+def _sgd_fused(p, g, b, lr, wd, mu):
+    "One step by a fused kernel; without momentum there is no state."
+    if b: return _fused(_sgd_kernel, p, g, [b], 1, lr, wd, mu)
+    _fused(lambda p, g, t, *rates: _sgd_kernel(p, g, [], t, *rates), p, g, [], 1, lr, wd, mu)
+
+def _sgd_lists(p, g, b, lr, wd, mu):
+    "One step by operations on lists of tensors; any rate may be a tensor `(R,)`."
+    g = _decay('coupled', p, g, lr, wd)
+    if b:
+        torch._foreach_mul_(b, _wide(mu, b))
+        torch._foreach_add_(b, g)
+    _add(p, b or g, -lr)
 
 SGD.update = _sgd_update
 
@@ -213,24 +259,18 @@ class _Adam(Optimiser):
             all_rates = (self.lr, self.wd, self.beta1, self.beta2, self.eps)
             lr, wd, b1, b2, eps = (_rate(o, p[0].device) for o in all_rates)
             lr, wd = lr*up*_double(rate), wd*down
-            step = _adam_fused if _plain(p, lr, wd, b1, b2, eps) else _adam_lists
+            step = _adam_fused if _fusible(p, t, lr, wd, b1, b2, eps) else _adam_lists
             step(self.decay, p, g, m, v, t, lr, wd, b1, b2, eps)
 
 # %% ../../nbs/train/03_optim.ipynb #52b30f09
 def _adam_fused(kind, p, g, m, v, t, lr, wd, *rest):
     "One step by a fused kernel."
     if kind == 'literal': g, wd = _decay(kind, p, g, lr, wd), 0.
-    kernel = torch._fused_adam_ if kind == 'coupled' else torch._fused_adamw_
-    _fused_adam(kernel, p, g, m, v, t, lr, wd, *rest)
+    _fused(_adam_kernel(kind != 'coupled'), p, g, (m, v), t, lr, wd, *rest)
 
 def _adam_lists(kind, p, g, m, v, t, lr, wd, b1, b2, eps):
     "One step by operations on lists of tensors; any rate may be a tensor `(R,)`."
     g, t = _decay(kind, p, g, lr, wd), _double(t)
-    # only rates differ: a fused step of rate 1 from 0
-    if _plain(p, b1, b2, eps):
-        step = [torch.zeros_like(q) for q in p]
-        _fused_adam(torch._fused_adam_, step, g, m, v, t, 1., 0., b1, b2, eps)
-        return _add(p, step, lr)
     torch._foreach_mul_(m, _wide(b1, m))
     _add(m, g, 1 - b1)
     torch._foreach_mul_(v, _wide(b2, v))

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load
 from ..tasks.config import digest, lengths, to_dict
 from .device import pick_device
-from .fit import _environment, _interruptible, fit, watching
+from .fit import _environment, _interruptible, _same_arithmetic, fit, watching
 from .pack import Pack, metrics, pack_files
 from .pool import (Pool, Stop, _one_for_all, data_seed_of, kin, replica_bytes, seed_of,
                                  single, why)
@@ -289,6 +289,7 @@ def _by_fit(order, store, device, snapshot, ask):
 def _work(order, store, device, snapshot, weights, tell, ask):
     pack, pool, records = _start(order, store, device)
     m, begun, first = pack.manifest(), time.monotonic(), pool.taken
+    if pool: _same_arithmetic(m)
     sittings = (m or {}).get('sittings', []) + [dict(taken=pool.taken, pid=os.getpid())]
     how = (order, sittings, begun, (m or {}).get('seconds', 0.), device, weights)
     due = beat = begun

@@ -263,7 +263,7 @@ def _history(self)->pd.DataFrame:
 def _probes(self)->pd.DataFrame:
     "What the probes said, for each step and replica."
     t = _tables(self, 'probes').sort_values(['step', 'replica'], ignore_index=True)
-    return t[['step', 'replica', *(k for k in t if k not in ('step', 'replica'))]]
+    return t[['step', 'replica', *sorted(k for k in t if k not in ('step', 'replica'))]]
 
 Shelved.history, Shelved.probes = _history, _probes
 

@@ -13,9 +13,11 @@ from functools import lru_cache
 import torch
 from ..models.bank import Bank, make_bank
 from ..tasks.config import Config, ConfigError, config, one_of, refuse, ruled, whole
-from .device import hold_memory, no_denormals, peak_bytes, pick_device, threads
-from .experiment import Experiment, event, eval_steps, happens, keep_steps
-from .fit import batches, load_data, measure
+from ..tasks.seeds import generator
+from ..tasks.task import Stream
+from .device import hold_memory, no_denormals, peak_bytes, pick_device, threads, threads_for
+from .experiment import Experiment, batch_rows, event, eval_steps, happens, keep_steps
+from .fit import load_data, measure
 from .gradients import gradients
 from .probes import Look, answers
 from .size import check_memory
@@ -164,10 +166,6 @@ class Seat:
         self.steps.append(self.step); self.rows.append(row); self.probes.append(probed)
 
 # %% ../../nbs/train/16_pool.ipynb #dd29dcfc
-def _own_data(seat, device):
-    "split -> inputs and targets, `(1, n, ...)`."
-    return {k: (x[None], y[None]) for k,(x,y) in load_data(seat.one, device).items()}
-
 def _own_tensors(seat, device, given=None):
     "The parameters and the optimiser's state of a replica: freshly drawn, or from a file."
     e = seat.one
@@ -176,15 +174,15 @@ def _own_tensors(seat, device, given=None):
     given = {part: {k: v.to(device)[None] for k,v in given[part].items()} for part in ('param', 'opt')}
     return {k: given['param'][k] for k in fresh}, given['opt'], fresh
 
-def _batches(seat, data):
-    "A function from the number of a step to the examples that this replica sees, `(1, n, ...)`."
-    (x, y), one = data['train'], seat.one
-    if one.batch is None: return None                             # all of them, always
-    at = batches(one, x[0], y[0])
-    def own(t):
-        x, y = at(t)
-        return (x, y) if y.dim() > 1 else (x[None], y[None])
-    return own
+def _settle_in(seat, data):
+    "What a seat needs to find its examples."
+    e, y = seat.one, data['train'][1]
+    seat.data, seat.key = data, (e.task, e.data_seed, e.dtype)
+    if e.batch is None or e.task.online: return
+    if e.batch > len(y): refuse('Experiment', 'batch', e.batch, f'at most the {len(y)} training examples')
+    @lru_cache(2)
+    def shuffle(epoch): return torch.randperm(len(y), generator=generator('batch', e.seeds[0], epoch)).to(y.device)[None]
+    seat.shuffle = shuffle
 
 # %% ../../nbs/train/16_pool.ipynb #fb3b36a9
 class Pool:
@@ -198,12 +196,10 @@ class Pool:
         if places < 1: refuse('Pool', 'places', places, 'at least 1')
         self.queue, self.places, self.stop, self.device = list(queue), places, stop, pick_device(device)
         self.seats, self.done, self.failed, self.taken = [], [], [], 0
-        self.params, self.opt, self.begun, self.data = {}, {}, {}, {}
+        self.params, self.opt, self.begun, self.blocks, self.drawn = {}, {}, {}, (), []
 
     def __len__(self): return len(self.seats)
     def __bool__(self): return bool(self.seats or self.queue)
-
-def _tree(self): return self.params, self.opt, self.begun, *self.data.values()
 
 def _select(self, rows):
     "Keep some seats."
@@ -212,7 +208,7 @@ def _select(self, rows):
     def take(v): return v.detach().index_select(0, i)
     self.params, self.opt, self.begun = ({k: take(v) for k,v in d.items()}
                                          for d in (self.params, self.opt, self.begun))
-    self.data = {s: tuple(map(take, v)) for s,v in self.data.items()}
+    self.blocks, self.drawn = tuple(map(take, self.blocks)), [self.drawn[i] for i in rows if self.blocks]
     self._arrange()
 
 # %% ../../nbs/train/16_pool.ipynb #cc6621ff
@@ -224,21 +220,26 @@ def _arrange(self):
     self.trained = self.bank.trained
     for p in self.trained.values(): p.requires_grad_()
     self.t = torch.tensor([s.step for s in self.seats], device=self.device)
+    self._lay_out()
+
+def _lay_out(self):
+    "split -> inputs and targets: one copy where all seats share it, else `(R, n, ...)`."
+    self.data = self.seats[0].data
+    if len({s.key for s in self.seats}) == 1: return
+    self.data = {k: tuple(map(torch.stack, zip(*(s.data[k] for s in self.seats)))) for k in self.data}
+    for i,s in enumerate(self.seats): s.data = {k: (x[i], y[i]) for k,(x,y) in self.data.items()}
 
 def _append(self, new):
-    "Seat some replicas: (seat, params, state, fresh params, data) of each."
+    "Seat some replicas: (seat, params, state, fresh params) of each."
     def join(old, more): return {k: torch.cat([*([old[k].detach()] if old else []), *(o[k] for o in more)])
                                  for k in more[0]}
     self.params, self.opt = join(self.params, [n[1] for n in new]), join(self.opt, [n[2] for n in new])
     if self.queue_probes(new): self.begun = join(self.begun, [n[3] for n in new])
-    flat = [{f'{s} {i}': v for s,pair in n[4].items() for i,v in enumerate(pair)} for n in new]
-    old = {f'{s} {i}': v for s,pair in self.data.items() for i,v in enumerate(pair)}
-    flat = join(old, flat)
-    self.data = {s: (flat[f'{s} 0'], flat[f'{s} 1']) for s in new[0][4]}
+    self.blocks, self.drawn = (), []
     self.seats += [n[0] for n in new]
     self._arrange()
 
-Pool._select, Pool._arrange, Pool._append = _select, _arrange, _append
+Pool._select, Pool._arrange, Pool._append, Pool._lay_out = _select, _arrange, _append, _lay_out
 Pool.queue_probes = lambda self, new: bool(new[0][0].exp.probes)
 
 # %% ../../nbs/train/16_pool.ipynb #cb342c7a
@@ -249,10 +250,9 @@ def _sit(self, exp, replica, given):
         seat = Seat(exp, replica, **facts)
         params, opt, fresh = _own_tensors(seat, self.device, given)
         key = (exp.task, seat.one.data_seed, exp.dtype)
-        if self._last_data[0] != key: self._last_data = key, _own_data(seat, self.device)
-        data = self._last_data[1]
-        seat.batch = _batches(seat, data)
-        return seat, params, opt, fresh, data
+        if self._last_data[0] != key: self._last_data = key, load_data(seat.one, self.device)
+        _settle_in(seat, self._last_data[1])
+        return seat, params, opt, fresh
     except Exception as e: self._fail(exp, replica, e)
 
 def _fail(self, exp, replica, e):
@@ -269,12 +269,37 @@ Pool._sit, Pool._fail, Pool.fill, Pool._last_data = _sit, _fail, _fill, (None, N
 
 # %% ../../nbs/train/16_pool.ipynb #31e80a2e
 def _examples(self):
-    if self.seats[0].batch is None: return self.data['train']
-    return tuple(map(torch.cat, zip(*(s.batch(s.step) for s in self.seats))))
+    "Inputs and targets of the next step, `(n, ...)` where all see the same, else `(R, n, ...)`."
+    e = self.seats[0].one
+    if e.batch is None: return self.data['train']
+    if e.task.online: return _fresh(self, e)
+    (x, y), R = self.data['train'], len(self)
+    rows = torch.cat([batch_rows(s.step, y.shape[-1], e.batch, s.shuffle) for s in self.seats])
+    pick = (torch.arange(R, device=y.device)[:, None], rows) if y.dim() > 1 else rows
+    return x[pick], y[pick]
+
+def _fresh(self, e):
+    "The examples of a stream: each seat has a block of steps at hand."
+    source = Stream(e.task, e.batch, self.device, getattr(torch, e.dtype))
+    seats = self.seats[:1] if len({(s.one.data_seed, s.step) for s in self.seats}) == 1 else self.seats
+    now = [divmod(s.step, source.block) for s in seats]
+    if len(self.drawn) != len(seats): self.blocks, self.drawn = (), [None]*len(seats)
+    for i,(s,(b,_)) in enumerate(zip(seats, now)):
+        if self.drawn[i] == b: continue
+        parts = source.draw(s.one.data_seed[0], b)
+        self.blocks = self.blocks or tuple(p.new_empty(len(seats), *p.shape) for p in parts)
+        for held,p in zip(self.blocks, parts): held[i] = p
+        self.drawn[i] = b
+    at = [i for _,i in now]
+    if len(seats) == 1: packed = [held[0, at[0]] for held in self.blocks]
+    elif len(set(at)) == 1: packed = [held[:, at[0]] for held in self.blocks]
+    else: packed = [held[torch.arange(len(at)), at] for held in self.blocks]
+    return source.examples(*packed)
 
 def _labels(self, y):
     o = self.exp.optim
     if o.own_steps: return o.labels(y, self.t, self.exp.init_seeds)
+    y = y if y.dim() > 1 else y.expand(len(self), -1)
     return torch.cat([s.one.optim.labels(y[i:i + 1], s.step + 1, s.one.init_seeds)
                       for i,s in enumerate(self.seats)])
 
@@ -286,19 +311,11 @@ def _update(self, grads, loss):
 
 def _row(d, i): return {k: v[i:i + 1] for k,v in d.items()}
 
-def _slopes(self, x, y):
-    "Loss and gradients of every replica."
-    if len(self) > 1: return gradients(self.exp, self.bank, x, y, self.trained)
-    exp, bank, _ = _group(self, [0])
-    for p in bank.trained.values(): p.requires_grad_()
-    loss, grads = gradients(exp, bank, torch.cat([x, x]), torch.cat([y, y]), bank.trained)
-    return loss[:1], {k: v[:1] for k,v in grads.items()}
-
 def _step(self):
     "One training step of every replica."
     x, y = _examples(self)
     self.t += 1
-    loss, grads = _slopes(self, x, _labels(self, y))
+    loss, grads = gradients(self.exp, self.bank, x, _labels(self, y), self.trained)
     _update(self, grads, loss)
     for s in self.seats: s.step += 1
     self.taken += len(self)
@@ -307,21 +324,19 @@ Pool.step = _step
 
 # %% ../../nbs/train/16_pool.ipynb #6c97aef3
 def _group(self, rows):
-    "Bank and data of some seats, of one seat twice."
-    if len(rows) == len(self) > 1: return self.exp, self.bank, self.data
-    rows = rows*2 if len(rows) == 1 else rows
+    "Bank and data of some seats."
+    if len(rows) == len(self): return self.exp, self.bank, self.data
     i = torch.tensor(rows, device=self.device)
     params = {k: v.detach().index_select(0, i) for k,v in self.params.items()}
-    data = {s: tuple(v.index_select(0, i) for v in pair) for s,pair in self.data.items()}
+    shared = self.data['train'][1].dim() == 1
+    data = self.data if shared else {s: tuple(v.index_select(0, i) for v in pair) for s,pair in self.data.items()}
     exp = join([self.seats[j].one for j in rows])
     return exp, Bank(exp.model, params), data
-
-def _chunk(params): return max(256, 2**16//max(p.shape[-1] for p in params.values()))
 
 def _probe(self, rows, exp, bank, data):
     "What the probes say of some seats: a dict for each."
     if not exp.probes: return [{} for _ in rows]
-    pick = torch.tensor(rows if len(rows) > 1 else rows*2, device=self.device)
+    pick = torch.tensor(rows, device=self.device)
     start = Bank(exp.model, {k: v.index_select(0, pick) for k,v in self.begun.items()})
     opt = {k: v.index_select(0, pick) for k,v in self.opt.items()}
     said = answers(exp.probes, Look(bank, start, data, exp.task, self.seats[rows[0]].step, exp.optim, opt))
@@ -337,7 +352,7 @@ def _measure(self):
         if s.due: groups.setdefault(s.step if s.exp.probes else None, []).append(i)
     for rows in groups.values():
         exp, bank, data = _group(self, rows)
-        loss, acc = measure(exp, bank, data, _chunk(self.params))
+        loss, acc = measure(exp, bank, data)
         values = torch.cat([loss.double(), acc.double()]).T.tolist()
         for i,v,said in zip(rows, values, _probe(self, rows, exp, bank, data)):
             self.seats[i].note(tuple(v), said)
@@ -370,8 +385,7 @@ def _alone(self, i, what):
     def one(d): return {k: v[i:i + 1].detach().clone() for k,v in d.items()}
     twin = Seat(s.exp, s.replica, s.step, list(s.steps), list(s.rows), list(s.probes))
     own.params, own.opt, own.begun, own.seats = one(self.params), one(self.opt), one(self.begun), [twin]
-    own.data = {k: tuple(v[i:i + 1] for v in pair) for k,pair in self.data.items()}
-    twin.batch = _batches(twin, own.data)
+    _settle_in(twin, s.data)
     own._arrange()
     try: getattr(own, what)()
     except Exception as e: return e
@@ -393,16 +407,23 @@ def _one_by_one(self, what): return what == 'step' and not self.exp.optim.own_st
 
 # %% ../../nbs/train/16_pool.ipynb #2ed9f699
 @contextmanager
-def _quiet():
-    with threads(1), no_denormals(): yield
+def _quiet(self):
+    with threads(self._threads()), no_denormals(): yield
+
+def _threads(self):
+    "By the size of one replica's step."
+    e, n = self.exp, self.data['train'][1].shape[-1]
+    return threads_for(6*(e.batch or n)*sum(p[0].numel() for p in self.params.values()), self.device)
+
+Pool._threads = _threads
 
 def _turns(self):
     "Train until queue and seats are empty; gives control back after every step."
     hold_memory()
     while self:
-        with _quiet():
-            self.fill()
-            if not self.seats: break                             # nobody could sit down
+        with threads(1), no_denormals(): self.fill()
+        if not self.seats: break                                 # nobody could sit down
+        with _quiet(self):
             begun, n = time.monotonic(), len(self)
             _careful(self, 'look')
             seats = list(self.seats)

@@ -1,0 +1,120 @@
+"""One experiment, one result: by `fit`, by `sweep` at any number of seats, alone or in company, equal to the bit"""
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from torch import nn
+
+from grok_nb.all import (
+    Adam, AdamW, Boolean, ConstrainedNorm, Cosine, DiagonalNet, Difference, Doubling, Experiment, Free, GD, Grokfast, Hinge, L2,
+    LabelNoise, Linearised, LogCrossEntropy, Logistic, LossNormalised, MLP, MSE, MatrixCompletion, MatrixFactorisation,
+    ModularArithmetic, Movement, Muon, NormScaled, Norms, Perpendicular, SGD, Scaled, SparseLinear, StableMax,
+    Transformer, WarmUp, chain, fit, gpt, network, open_run, sweep,
+)
+from grok_nb.tasks.arithmetic import arithmetic
+
+exact = pytest.mark.skipif(arithmetic() not in ('native', 'portable'), reason='PyTorch computes without MKL here, and rounds by company')
+
+
+@network
+def small_net(s, width=9):
+    return nn.Sequential(nn.Linear(s.features, width), nn.Tanh(), nn.LayerNorm(width), nn.Linear(width, s.outputs))
+
+
+sums, bits = ModularArithmetic(p=7, train_frac=.6), Boolean(n=7, k=2, train=31, test=33)
+fresh, relu = Boolean(n=7, k=2, test=33), MLP(width=9, act='relu', bias='all')
+
+
+def on_sums(model=relu, optim=AdamW(lr=.01, wd=.1), **more):
+    return Experiment(sums, model, optim, **(dict(steps=12, seeds=2) | more))
+
+
+def on_bits(model=relu, optim=AdamW(lr=.01), task=bits, loss=Hinge(), **more):
+    return Experiment(task, model, optim, loss=loss, **(dict(steps=12, seeds=2) | more))
+
+
+KINDS = dict(
+    square=on_sums(MLP(width=8, bias='all')), deep=on_sums(MLP(width=9, depth=2, act='gelu', bias='all')), narrow_layer=on_sums(MLP(width=1, act='tanh', depth=2)),
+    embedded=on_sums(MLP(width=9, embed=Free(5))), transformer=on_sums(Transformer(d=12, heads=2)), gpt=on_sums(gpt(d=10, heads=1, depth=2)),
+    difference=on_sums(Difference(relu)), scaled=on_sums(Scaled(relu, alpha=.3)), linearised=on_sums(Linearised(relu)),
+    diagonal=Experiment(SparseLinear(dim=11, k=3, train=9, test=13), DiagonalNet(alpha=.1), GD(.01), loss=MSE(), steps=12, seeds=2),
+    matrix=Experiment(MatrixCompletion(size=9), MatrixFactorisation(), AdamW(.01), loss=MSE(), steps=12, seeds=2),
+    module=on_bits(small_net()), wide_inputs=on_bits(MLP(width=3), task=Boolean(n=200, k=2, train=31, test=33), data_seed='own'),
+    sgd=on_sums(optim=SGD(.01, wd=.1)), momentum=on_sums(optim=SGD(.01, wd=.1, momentum=.9, decay='decoupled')), adam=on_sums(optim=Adam(.01, wd=.1)),
+    literal=on_sums(optim=AdamW(.01, decay='literal')), muon=on_sums(optim=Muon(.01)),
+    stream=on_bits(task=fresh, batch=5, data_seed='own', steps=70), single_example=on_bits(task=fresh, batch=1), batches=on_sums(batch=5),
+    own_data=on_sums(data_seed='own', batch=5), logistic=on_bits(loss=Logistic()), squares=on_sums(loss=MSE()), stablemax=on_sums(loss=StableMax()),
+    double=on_sums(dtype='float64'), penalised=on_sums(penalty=(L2(.01),)), probed=on_sums(probes=(Norms(), Movement())))
+FILTERS = dict(ema=Grokfast(), ma=Grokfast('ma', window=5), perpendicular=Perpendicular(), warm_up=WarmUp(7), cosine=Cosine(9), doubling=Doubling(at=(3, 5)),
+               norm=ConstrainedNorm(), scaled_rate=NormScaled(size=2.))
+KINDS |= {k: on_sums(optim=chain(f, AdamW(lr=.01, wd=.1))) for k, f in FILTERS.items()}
+KINDS |= dict(noisy=on_bits(optim=chain(LabelNoise(kind='flip'), SGD(.1))), log_loss=on_sums(optim=chain(LossNormalised(), SGD(.1)), loss=LogCrossEntropy()))
+
+
+def three_rates(exp):
+    path = 'optim.optim.lr' if hasattr(exp.optim, 'filters') else 'optim.lr'
+    return [exp.but({path: lr}) for lr in (.003, .01, .02)]
+
+
+def told(run):
+    "Everything that was measured, in one order."
+    h = run.history.sort_values(['replica', 'split', 'step'])
+    parts = [h[['step', 'loss', 'accuracy']].to_numpy(float).ravel()]
+    if run.config.probes: parts.append(run.probes.sort_values(['replica', 'step']).to_numpy(float).ravel())
+    return np.concatenate(parts)
+
+
+@exact
+@pytest.mark.parametrize('kind', KINDS)
+def test_fit_and_sweep_agree_to_the_bit(kind, tmp_path):
+    exps = three_rates(KINDS[kind])
+    alone = [fit(e, tmp_path/'fit', progress=False) for e in exps]
+    for places in (1, 4):
+        result = sweep(exps, store=tmp_path/f'sweep{places}', places=places, progress=False)
+        for i, run in enumerate(alone):
+            there = result.run(i)
+            np.testing.assert_array_equal(told(there), told(run))
+            for k, v in run.at().params.items(): np.testing.assert_array_equal(there.at().params[k].numpy(), v.numpy())
+
+
+def said(code, **env):
+    "What a process of its own prints that has not been asked for any arithmetic."
+    ours = ('MKL_CBWR', 'ATEN_CPU_CAPABILITY', 'ONEDNN_MAX_CPU_ISA', 'GROK_NB_ARITHMETIC')
+    env = {k: v for k, v in os.environ.items() if k not in ours} | env
+    return subprocess.run([sys.executable, '-c', code], env=env, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@exact
+def test_what_is_asked_for_is_what_is_computed():
+    ask = 'from grok_nb.tasks.arithmetic import arithmetic; import torch; torch.ones(99, 99) @ torch.ones(99, 99); print(arithmetic())'
+    assert said(ask) == 'native'
+    assert said(f'import torch; {ask}') == 'native'
+    assert said(ask, GROK_NB_ARITHMETIC='portable') == 'portable'
+    assert said(ask, GROK_NB_ARITHMETIC='free') == 'free'
+    assert said(ask, MKL_CBWR='OFF') == 'free'
+
+
+HALF = """
+from grok_nb.all import *
+from grok_nb.train.fit import watching
+exp = Experiment(ModularArithmetic(p=7, train_frac=.6), MLP(width=9), AdamW(), steps=20, seeds=2)
+with watching(ask=lambda e, step: 'stop' if step == 5 else ''): fit(exp, {!r}, progress=False)
+"""
+
+
+@exact
+def test_going_on_in_another_arithmetic_is_said(tmp_path):
+    said(HALF.format(str(tmp_path)), GROK_NB_ARITHMETIC='free')
+    exp = Experiment(sums, MLP(width=9), AdamW(), steps=20, seeds=2)
+    assert open_run(exp, tmp_path).environment['arithmetic'] == 'free'
+    with pytest.warns(UserWarning, match='begun in the free arithmetic and goes on in the native one'): run = fit(exp, tmp_path, progress=False)
+    assert run.finished and run.environment['arithmetic'] == arithmetic()
+
+
+@exact
+def test_doctor_tells_what_is_computed():
+    tell = 'from grok_nb.lab.cli import _arithmetic; print(_arithmetic())'
+    assert said(tell, MKL_CBWR='OFF') == 'free, not native as asked: MKL_CBWR=OFF is set'
+    assert 'PyTorch had computed before' in said('import torch; torch.ones(99, 99) @ torch.ones(99, 99);' + tell)
