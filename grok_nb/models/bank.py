@@ -127,5 +127,5 @@ def product(
     b:torch.Tensor, # `(R, m, k)`
 )->torch.Tensor: # `(R, n, k)`
     "The matrix product of each replica, the same in any company."
-    if len(a) > 1 or 1 not in (*a.shape[1:], b.shape[2]): return torch.bmm(a, b)
+    if len(a) > 1 or 1 not in (*a.shape[1:], b.shape[2]) or a.is_meta: return torch.bmm(a, b)
     return torch.bmm(a.expand(2, -1, -1), b.expand(2, -1, -1))[:1]
