@@ -31,7 +31,7 @@ from ..tasks.modular import ModularArithmetic
 from ..tasks.xor import XORCluster
 from ..train.device import hold_memory, peak_bytes, threads
 from ..train.experiment import Experiment, eval_steps
-from ..train.fit import Compiled, batches, begin, load_data, measure, take_step
+from ..train.pool import measure, seated
 from ..train.gradients import gradients
 from ..train.gram import draw_gram
 from ..train.losses import Hinge
@@ -70,12 +70,9 @@ def our_loop(
     compile:bool=False, # With compiled steps?
 )->tuple: # a function that takes a step, one that looks, the state, and the data
     "The training loop of `fit`."
-    data, s = load_data(exp), begin(exp)
-    if compile: s.bank = Compiled(s.bank)
-    batch = batches(exp, *data['train'])
-    def step(): take_step(exp, s, *batch(s.step))
-    def look(): return measure(exp, s.bank, data)
-    return step, look, s, data
+    pool = seated(exp, compile=compile)
+    def look(): return measure(pool.exp, pool.bank, pool.data)
+    return pool.step, look, pool, pool.data
 
 # %% ../../nbs/lab/02_bench.ipynb #40912d69
 @dataclass

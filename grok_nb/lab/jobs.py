@@ -106,7 +106,7 @@ class Feed:
 
     def __call__(self,
         exp:Experiment, # What is trained
-        s, # Its `State`, just measured
+        s, # A `Moment` of it, just measured
     ):
         now = time.thread_time()                          # others may have the core meanwhile
         try: self._look(exp, s, now)

@@ -22,7 +22,8 @@ class DiagonalNet(Model):
     order = property(lambda self: self.depth)
 
     def check(self):
-        if self.norm is not None and self.alpha != 1:
+        scales = self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
+        if self.norm is not None and set(scales) != {1}:
             refuse('DiagonalNet', 'alpha', self.alpha, 'left out where norm is given')
 
     def init(self, task, g):

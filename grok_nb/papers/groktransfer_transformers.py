@@ -21,7 +21,8 @@ from .ledger import Evidence, claim, setting
 from ..tasks.modular import ModularArithmetic
 from ..train.experiment import Experiment
 from ..train.filters import Grokfast, chain
-from ..train.fit import begin, fit, load_data
+from ..train.fit import fit
+from ..train.pool import seated
 from ..train.gradients import gradients
 from ..train.optim import AdamW
 from ..train.transfer import costs, forward_flops, transfer
@@ -336,8 +337,8 @@ def pass_ms(
     "Processor time of forward and backward passes of one network of each experiment, in turns."
     def ready(e):
         one = e.but(seeds=1, start=None) if e.start else e.but(seeds=1)
-        s, (x, y) = begin(one), load_data(one)['train']
-        return lambda: gradients(one, s.bank, x, y, s.params)
+        pool = seated(one)
+        return lambda: gradients(pool.exp, pool.bank, *pool.data['train'], pool.trained)
     def timed(f):
         t = time.process_time()
         f()

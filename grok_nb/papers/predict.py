@@ -12,10 +12,10 @@ import pandas as pd
 from ..tasks.task import Sampled
 from ..theory.dichotomy import forecast
 from ..train.checkup import meta_step
-from ..train.device import pick_device, threads, threads_for
+from ..train.device import pick_device, threads
 from ..train.experiment import Experiment, eval_steps, keep_steps
 from ..train.filters import Chain
-from ..train.fit import batches, begin, flops, load_data, measure, take_step
+from ..train.pool import measure, seated
 from ..train.optim import SGD
 from ..train.size import check_memory
 
@@ -59,13 +59,11 @@ def expected_cost(
     "Seconds of a step, of a measurement and of the whole run on this machine, and what it keeps."
     device = pick_device(device)
     check_memory(exp, device)
-    data, s = load_data(exp, device), begin(exp, device)
-    batch = batches(exp, *data['train'])
-    n = data['train'][1].shape[-1]
-    with threads(threads_for(flops(exp, s, n), device)):
-        step = _time(lambda: take_step(exp, s, *batch(s.step)), seconds)
-        look = _time(lambda: measure(exp, s.bank, data)[0].cpu(), seconds/2)
-    size = sum(v.numel()*v.element_size() for v in s.bank.params.values())/1e6
+    pool = seated(exp, device)
+    with threads(pool.threads):
+        step = _time(pool.step, seconds)
+        look = _time(lambda: measure(pool.exp, pool.bank, pool.data)[0].cpu(), seconds/2)
+    size = sum(v.numel()*v.element_size() for v in pool.params.values())/1e6
     looks, keeps = len(eval_steps(exp.steps, exp.every)), len(keep_steps(exp.steps, exp.keep))
     first = [expected_cost(e, device, seconds) for e in _earlier(exp)]
     before, kept = (sum(c[k] for c in first) for k in ('seconds', 'megabytes'))

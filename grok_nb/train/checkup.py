@@ -17,7 +17,7 @@ from ..tasks.linear import SparseLinear
 from ..tasks.modular import ModularArithmetic
 from .device import devices
 from .experiment import Experiment
-from .fit import Captured, batches, begin, load_data, take_step
+from .pool import Captured, seated
 from .losses import CrossEntropy, MSE
 from .optim import AdamW
 
@@ -54,7 +54,7 @@ def small_experiments(
     net, out = model(**_small.get(model.__name__, {})), []
     for task,loss in _data():
         exp = Experiment(task, net, **dict(optim=AdamW(), loss=loss, steps=2, seeds=2) | kw)
-        try: begin(exp)
+        try: seated(exp)
         except ConfigError: continue
         out.append(exp)
     if not out: refuse('small_experiments', 'model', net, 'one that accepts one of the small tasks')
@@ -65,10 +65,10 @@ def meta_step(
     exp:Experiment, # What to train
 ):
     "One training step without numbers; an error if anything is on another device."
-    s, data = begin(exp, 'meta'), load_data(exp, 'meta')
-    before = {k: v.shape for k,v in (s.bank.params | s.opt).items()}
-    take_step(exp, s, *batches(exp, *data['train'])(0))
-    for k,v in (s.bank.params | s.opt).items():
+    pool = seated(exp, 'meta')
+    before = {k: v.shape for k,v in (pool.params | pool.opt).items()}
+    pool.step()
+    for k,v in (pool.params | pool.opt).items():
         if v.device.type != 'meta' or v.shape != before[k]:
             was = f'{tuple(before[k])} on meta, as before'
             refuse('meta_step', k, f'{tuple(v.shape)} on {v.device}', was)
@@ -78,9 +78,10 @@ def _real_step(device):
     "A training step on a device."
     if device not in devices(): return 'not on this machine'
     exp = small_experiments(MLP)[0]
-    s, (x, y) = begin(exp, device), load_data(exp, device)['train']
-    take_step(exp, s, x, y)
-    ok = exp.loss(s.bank(x), y).isfinite().all().item()
+    pool = seated(exp, device)
+    pool.step()
+    x, y = pool.data['train']
+    ok = exp.loss(pool.bank(x), y).isfinite().all().item()
     return 'works' if ok else 'no: the loss is not finite'
 
 def _meta_steps(cls):
@@ -96,11 +97,13 @@ def _capture(where='cuda', **kw):
     "Record a training step as a CUDA graph, replay it, and compare with a step taken as usual."
     if where not in devices(): return 'not exercised: no CUDA device'
     exp = small_experiments(MLP)[0]
-    data = load_data(exp, where)['train']
-    s, usual = begin(exp, where), begin(exp, where)
-    Captured(exp, s, *data, **kw)(*data)
-    take_step(exp, usual, *data)
-    same = all(torch.allclose(v, usual.params[k]) for k,v in s.params.items())
+    recorded, usual = seated(exp, where), seated(exp, where)
+    x, y = recorded.data['train']
+    recorded.t += 1
+    Captured(recorded, x, y, **kw)(x, y)
+    usual.replay = False
+    usual.step()
+    same = all(torch.allclose(v, usual.params[k]) for k,v in recorded.params.items())
     return 'works' if same else 'no: the replayed step gave other weights'
 
 # %% ../../nbs/train/13_checkup.ipynb #42dad843

@@ -8,15 +8,15 @@ __all__ = ['Order', 'room', 'make_orders', 'settled', 'finished_before', 'train_
 # %% ../../nbs/train/17_order.ipynb #3f1c608f
 import datetime, json, math, os, time
 from dataclasses import dataclass
+from functools import lru_cache
 import numpy as np
 import torch
 from safetensors.torch import load
-from ..tasks.config import digest, lengths, to_dict
+from ..tasks.config import digest, to_dict
 from .device import pick_device
-from .fit import _environment, _interruptible, _same_arithmetic, fit, watching
+from .fit import _environment, _interruptible, _same_arithmetic, first_weights, watching
 from .pack import Pack, metrics, pack_files
-from .pool import (Pool, Stop, _one_for_all, data_seed_of, kin, replica_bytes, seed_of,
-                                 single, why)
+from .pool import Pool, Stop, data_seed_of, kin, replica_bytes, seed_of, why
 from .store import RunFolder, Store, StoreError
 
 # %% ../../nbs/train/17_order.ipynb #0808587c
@@ -36,27 +36,17 @@ class Order:
     def keys(self)->list: # of (id, number of the replica)
         ids = [e.id for e in self.experiments]
         return [(ids[k], i) for k,i in self.replicas]
-    @property
-    def plain(self)->bool: return self.places == 0
 
 def _order(pairs, stop, places):
     "An order for some replicas."
     exps = tuple({id(e): e for e,_ in pairs}.values())
     at, ids = {id(e): k for k,e in enumerate(exps)}, [e.id for e in exps]
     which = tuple((at[id(e)], i) for e,i in pairs)
-    name = dict(replicas=[[ids[k], i] for k,i in which], stop=to_dict(stop), plain=places == 0)
+    name = dict(replicas=[[ids[k], i] for k,i in which], stop=to_dict(stop))
     return Order(exps, which, stop, places, digest(name))
 
 # %% ../../nbs/train/17_order.ipynb #83c8e52a
 _rounds, _most = 4, 128 # replicas of an order for each seat; seats
-
-def _alone(e): return e.start is not None or bool(e.keep_at)
-
-def _kins(e):
-    "For each replica, what must be equal to share a bank; the same for all, unless rates of Adam differ."
-    apart = any(k.split('.')[-1] in _one_for_all for k in lengths(e))
-    one = None if apart else kin(e)
-    for i in range(len(e)): yield one or kin(single(e, i)), i
 
 def _places(exp, memory, most):
     "How many replicas of an experiment may train together."
@@ -80,9 +70,7 @@ def make_orders(
     "Cut experiments into orders."
     groups, out, memory = {}, [], memory or room(device)
     for e in dict.fromkeys(experiments):
-        if _alone(e): out.append(_order([(e, i) for i in range(len(e))], stop, 0))
-        else:
-            for key,i in _kins(e): groups.setdefault(key, []).append((e, i))
+        for i in range(len(e)): groups.setdefault(kin(e), []).append((e, i))
     for pairs in groups.values():
         seats = min(_places(pairs[0][0], memory, places), len(pairs))
         n = math.ceil(len(pairs)/(_rounds*seats))
@@ -209,10 +197,18 @@ def _take_up(pool, order, data):
     return [(order.experiments[k], i) for k,i in meta['queue']]
 
 # %% ../../nbs/train/17_order.ipynb #b7d2a196
-def _start(order, store, device):
+def _firsts(store, device, snapshot, ask):
+    "A function from an experiment to the weights that it begins with."
+    @lru_cache(64)
+    def first(exp):
+        with watching(ask=lambda e, step: ask()):
+            return first_weights(exp, store=store, device=str(device), progress=False, snapshot=snapshot)
+    return first
+
+def _start(order, store, device, first=None):
     "The pool of an order, from its pack or from the beginning, and the records that are done."
     pack = Pack(store.path/'packs'/order.id)
-    seats, state = Pool([], order.places, order.stop, device), pack.newest('state')
+    seats, state = Pool([], order.places, order.stop, device, first), pack.newest('state')
     records = _records(pack)
     had = {(r['id'], r['replica']) for r in records}
     queue = _take_up(seats, order, state) if state else order.pairs
@@ -267,7 +263,6 @@ def train_order(
 )->dict: # id, taken, seconds, failed, stopped
     "Train an order, or what is left of it."
     store, device = store if isinstance(store, Store) else Store(store), pick_device(device)
-    if order.plain: return _by_fit(order, store, device, snapshot, ask or (lambda: ''))
     pack = Pack(store.path/'packs'/order.id)
     try: pack.path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -275,19 +270,9 @@ def train_order(
     with pack.lock():
         return _work(order, store, device, snapshot, weights, tell or (lambda d: None), ask or (lambda: ''))
 
-def _by_fit(order, store, device, snapshot, ask):
-    exp, begun = order.experiments[0], time.monotonic()
-    failed, stopped = [], False
-    try:
-        with watching(ask=lambda e, step: ask()):
-            stopped = not fit(exp, store, str(device), progress=False, snapshot=snapshot).finished
-    except KeyboardInterrupt: raise
-    except Exception as e: failed = [(exp.id, i, f'{type(e).__name__}: {e}') for i in range(len(exp))]
-    return dict(id=order.id, taken=0, seconds=time.monotonic() - begun, failed=failed, stopped=stopped)
-
 # %% ../../nbs/train/17_order.ipynb #4c9affe1
 def _work(order, store, device, snapshot, weights, tell, ask):
-    pack, pool, records = _start(order, store, device)
+    pack, pool, records = _start(order, store, device, _firsts(store, device, snapshot, ask))
     m, begun, first = pack.manifest(), time.monotonic(), pool.taken
     if pool: _same_arithmetic(m)
     sittings = (m or {}).get('sittings', []) + [dict(taken=pool.taken, pid=os.getpid())]

@@ -237,7 +237,7 @@ def _kept(self)->list:
     for r in self.rows.itertuples():
         w = Pack(self.store.path/'packs'/r.pack).content('weights')
         each.append(set(w['step'][w['row'] == r.row].tolist()) if w else set())
-    drawn = {0} if each and all(each) else set()
+    drawn = {0} if each and all(each) and self.experiment().start is None else set()
     return sorted(set.intersection(*each) | drawn)
 
 Shelved.manifest, Shelved.kept = _manifest, _kept
@@ -270,15 +270,21 @@ Shelved.history, Shelved.probes = _history, _probes
 # %% ../../nbs/train/09_pack.ipynb #27534f24
 def _weights(self, step):
     "The parameters of all replicas at a step."
-    if step == 0:
-        e = self.experiment()
-        return make_bank(e.model, e.task, e.init_seeds, getattr(torch, e.dtype)).params
-    out = []
-    for r in self.rows.itertuples():
-        w = Pack(self.store.path/'packs'/r.pack).content('weights')
-        i = ((w['row'] == r.row) & (w['step'] == step)).nonzero()[0, 0]
-        out.append({k[6:]: v[i] for k,v in w.items() if k.startswith('param.')})
+    e = self.experiment()
+    if step == 0 and e.start is None: return make_bank(e.model, e.task, e.init_seeds, getattr(torch, e.dtype)).params
+    out = [self.weights_of(r, step) for r in self.rows.replica]
     return {k: torch.stack([o[k] for o in out]) for k in out[0]}
+
+def _weights_of(self,
+    replica:int, # Which
+    step:int, # One at which its weights were kept
+)->dict: # name -> tensor
+    "The parameters of one replica at a step."
+    r = self.rows[self.rows.replica == replica].iloc[0]
+    w = Pack(self.store.path/'packs'/r.pack).content('weights')
+    found = ((w['row'] == r.row) & (w['step'] == step)).nonzero() if w else ()
+    if not len(found): raise FileNotFoundError(f'{self.path} holds no weights of replica {replica} at step {step}')
+    return {k[6:]: v[found[0, 0]] for k,v in w.items() if k.startswith('param.')}
 
 def _read(self, name):
     "A file that a folder of its own would have."
@@ -288,7 +294,7 @@ def _read(self, name):
         return save({k: v.contiguous() for k,v in weights.items()})
     return _table(self.history() if name == 'history.parquet' else self.probes())
 
-Shelved.read = _read
+Shelved.read, Shelved.weights_of = _read, _weights_of
 
 # %% ../../nbs/train/09_pack.ipynb #25e91b0b
 def _name_file(self): return self.store.path/'packs'/'names'/f'{self.path.name}.txt'

@@ -135,10 +135,21 @@ def _at_event(self, condition):
     steps = self.first(condition)
     never = steps.index[steps.isna()].tolist()
     if never: refuse('Run.at', 'step', condition, f'met by all replicas; {never} never meet it')
-    banks = {s: self.at(int(s)).params for s in steps.unique()}
-    rows = list(enumerate(steps))
-    params = {k: torch.stack([banks[s][k][r] for r,s in rows]) for k in banks[rows[0][1]]}
-    return Bank(self.config.model, params)
+    return self.moments([int(s) for s in steps])
+
+# %% ../../nbs/train/09_run.ipynb #ab7034c1
+def _moments(self,
+    steps:list, # A step for each replica, at which its weights were kept
+)->Bank:
+    "Each replica as it was at a step of its own."
+    banks = {} if self.folder.packed else {s: self.at(s).params for s in set(steps)}
+    def one(r, s): return self.folder.weights_of(r, s) if self.folder.packed else {k: v[r] for k,v in banks[s].items()}
+    try: rows = [one(r, s) for r,s in enumerate(steps)]
+    except FileNotFoundError:
+        refuse('Run.at', 'step', steps, f'kept: all replicas have {self.checkpoints}; keep more with Experiment(keep=...)')
+    return Bank(self.config.model, {k: torch.stack([o[k] for o in rows]) for k in sorted(rows[0])})
+
+Run.moments = _moments
 
 # %% ../../nbs/train/09_run.ipynb #f7aa9e8b
 def _at(self,

@@ -204,7 +204,7 @@ def _check(experiments):
 
 def _check_sizes(orders, device):
     "Refuse a sweep in which one replica alone takes more memory than is free."
-    each = {(same, e.steps, e.every, e.keep): e for o in orders if not o.plain
+    each = {(same, e.steps, e.every, e.keep): e for o in orders
             for same in (kin(o.experiments[0]),) for e in o.experiments}
     for e in each.values(): check_memory(single(e, 0).but(keep=e.keep), device, kept=True)
 

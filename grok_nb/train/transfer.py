@@ -61,11 +61,7 @@ def snapshot(
     otherwise:str='refuse', # 'end' for replicas that never meet the condition, or 'refuse'
 )->Bank:
     "Each replica as it was at its moment."
-    steps = _steps(run, _moment(at), otherwise)
-    banks = {s: run.at(s) for s in set(steps)}
-    rows = [banks[s].params for s in steps]
-    params = {k: torch.stack([p[k][r] for r,p in enumerate(rows)]) for k in rows[0]}
-    return Bank(run.config.model, params)
+    return run.moments(_steps(run, _moment(at), otherwise))
 
 # %% ../../nbs/train/14_transfer.ipynb #d2a6c190
 @config
