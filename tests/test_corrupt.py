@@ -35,14 +35,14 @@ def test_finished_run(small, reference, tmp_path, picture, name, how):
 @pytest.mark.parametrize('how', [cut, edited, longer, empty, gone])
 def test_unfinished_run(small, tmp_path, picture, how, monkeypatch):
     steps = iter(range(10**6))
-    import grok_nb.train.fit as engine
-    real = engine.take_step
+    from grok_nb.train.pool import Pool
+    real = Pool.step
     def fails(*a):
         if next(steps) == 50: raise MemoryError('as if the machine had had enough')
         real(*a)
-    monkeypatch.setattr(engine, 'take_step', fails)
+    monkeypatch.setattr(Pool, 'step', fails)
     with pytest.raises(MemoryError): fit(small, tmp_path, device='cpu', snapshot=0)
-    monkeypatch.setattr(engine, 'take_step', real)
+    monkeypatch.setattr(Pool, 'step', real)
 
     folder = tmp_path/small.id
     resume, = folder.glob('resume.*')

@@ -14,6 +14,7 @@ import pytest
 from conftest import children
 from grok_nb.all import MSE, SGD, Store, StoreError, fit, open_run, runs
 from grok_nb.tasks.config import to_dict
+from grok_nb.train.pool import Pool
 from waiting import LIMIT, ended, started, until
 
 pytestmark = pytest.mark.skipif(os.name == 'nt', reason='needs SIGINT and umask')
@@ -22,13 +23,13 @@ times = ('.lock', 'manifest.json')
 
 def stopped(exp, store, monkeypatch, after=50):
     "A run that was left at some step."
-    steps, real = iter(range(10**6)), engine.take_step
+    steps, real = iter(range(10**6)), Pool.step
     def fails(*a):
         if next(steps) == after: raise MemoryError
         real(*a)
     with monkeypatch.context() as m:
         m.setattr(engine, '_try', lambda *a: None)       # the step on trial is not one of those counted
-        m.setattr(engine, 'take_step', fails)
+        m.setattr(Pool, 'step', fails)
         with pytest.raises(MemoryError): fit(exp, store, device='cpu', snapshot=0)
 
 
@@ -122,9 +123,9 @@ def test_a_second_process_says_that_it_waits(small, tmp_path):
 
 def test_a_stop_between_two_questions_is_not_lost(small, tmp_path, monkeypatch):
     "A Ctrl-C may come at any instant; whenever fit returns, what was done is committed."
-    taken, real = [], engine.take_step
+    taken, real = [], Pool.step
     monkeypatch.setattr(engine, '_try', lambda *a: None)
-    monkeypatch.setattr(engine, 'take_step', lambda *a: (real(*a), taken.append(1)))
+    monkeypatch.setattr(Pool, 'step', lambda *a: (real(*a), taken.append(1)))
     for late in range(7, 11):
         class Stop:
             asked = 0

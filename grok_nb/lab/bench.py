@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['rows', 'usual_loop', 'our_loop', 'Race', 'UsualParity', 'parity_race', 'UsualMLP', 'addition_race', 'UsualBlock',
            'UsualTransformer', 'transformer_race', 'UsualXOR', 'xor_race', 'UsualSquare', 'double_loop', 'kernel_race',
-           'clock', 'turns', 'sgemm_peak', 'flops', 'Row', 'run_race', 'jax_parity', 'jax_addition', 'jax_transformer',
-           'machine', 'bench', 'table', 'about', 'scaling', 'leaves', 'plot_scaling']
+           'bare_loop', 'engine_race', 'clock', 'turns', 'sgemm_peak', 'flops', 'Row', 'run_race', 'jax_parity',
+           'jax_addition', 'jax_transformer', 'machine', 'bench', 'table', 'about', 'scaling', 'leaves', 'plot_scaling']
 
 # %% ../../nbs/lab/02_bench.ipynb #c148f0bd
 import fnmatch, json, os, platform, time
@@ -28,10 +28,11 @@ from ..models.transformer import Transformer
 from ..tasks.boolean import Boolean
 from ..tasks.config import refuse
 from ..tasks.modular import ModularArithmetic
+from ..tasks.task import stream
 from ..tasks.xor import XORCluster
 from ..train.device import hold_memory, peak_bytes, threads
 from ..train.experiment import Experiment, eval_steps
-from ..train.pool import measure, seated
+from ..train.pool import Pool, Stop, load_data, measure, seated
 from ..train.gradients import gradients
 from ..train.gram import draw_gram
 from ..train.losses import Hinge
@@ -86,6 +87,7 @@ class Race:
     same:object=None # () -> loss and gradients on our side, and on the other
     jax:object=None # () -> a function that takes steps in JAX, and how many
     work:object=None # A step to count the arithmetic of, if ours cannot be looked into
+    alike:bool=False # Are blocks drawn on the other side too?
 
     @property
     def looks(self)->float:
@@ -292,6 +294,41 @@ def kernel_race(
     none = lambda: None
     return Race((ours, none), (usual, none), (n//few)**2, same=same)
 
+# %% ../../nbs/lab/02_bench.ipynb #eb23dad1
+def bare_loop(
+    exp:Experiment, # What is trained
+)->tuple: # a function that takes a step, one that does nothing
+    "The step of a bank and nothing else."
+    bank, n = make_bank(exp.model, exp.task, exp.init_seeds), [0]
+    params = {k: p.requires_grad_() for k,p in bank.trained.items()}
+    state, data = exp.optim.init(params), load_data(exp)['train']
+    at = stream(exp.task, exp.data_seeds, exp.batch) if exp.task.online else lambda t: data
+    def step():
+        x, y = at(n[0])
+        n[0] += 1
+        loss, grads = gradients(exp, bank, x, y, params)
+        exp.optim.update(params, grads, state, n[0], loss)
+    return step, lambda: None
+
+def _parities(R): return Experiment(Boolean('parity', n=40, k=3, test=1024), MLP(width=100, bias='all'), SGD(lr=.1), loss=Hinge(),
+                                    batch=32, steps=100_000, seeds=R, data_seed='own')
+
+def _sums(R, p=59): return Experiment(ModularArithmetic(p=p, train_frac=.4), MLP(width=128, act='square'), AdamW(lr=.01, wd=1.), seeds=R)
+
+def engine_race(
+    exp:Experiment, # What is trained
+    sweep:int=0, # Networks of a sweep that wait for as many seats as the experiment has replicas
+)->Race:
+    "The engine against the bare step."
+    pool = seated(exp)
+    if sweep:
+        rates = np.geomspace(.01, .3, sweep).tolist()
+        pool = Pool([(exp.but(lr=lr, seeds=(i,), steps=100 + i), 0, None) for i,lr in enumerate(rates)], len(exp), Stop(None))
+        for _ in pool.turns():
+            if pool.taken > 200*len(exp): break                             # by now some have left, and others sat down
+    def look(): pass
+    return Race((pool.step, look), bare_loop(exp), block=64 if exp.task.online else 1, alike=True)
+
 # %% ../../nbs/lab/02_bench.ipynb #f781511e
 def clock(
     f, # What to time
@@ -350,7 +387,7 @@ class Row:
     "A line of the table."
     says:str # The workload
     race:object # quick -> Race
-    column:str # What must reach the values: 'ratio', 'ratio_100' or 'peak'
+    column:str # What must reach the values: 'ratio', 'ratio_100', 'step_only' or 'peak'
     must:float # At least
     aim:float # Better
 
@@ -378,6 +415,13 @@ rows = {
     'ntk-formula': Row('the same, by the formula for one hidden layer',
                        lambda q: kernel_race(200 if q else 1000, plain=False), 'ratio',
                        1000, 10_000),
+    'engine': Row('the engine against the bare step: addition mod 59, bank of 8',
+                  lambda q: engine_race(_sums(8)), 'step_only', 1/1.05, 1),
+    'engine-alone': Row('the same, one network', lambda q: engine_race(_sums(1)), 'step_only', 1/1.15, 1),
+    'engine-parity-32': Row('the same: parity, fresh batches, bank of 32', lambda q: engine_race(_parities(32)), 'step_only', 1/1.15, 1),
+    'engine-parity-128': Row('the same, bank of 128', lambda q: engine_race(_parities(128)), 'step_only', 1/1.15, 1),
+    'engine-sweep': Row('a sweep of 1000 parities on 128 seats against the bare bank of 128, per network and step',
+                        lambda q: engine_race(_parities(128), 1000), 'step_only', 1/1.15, 1),
 } # name -> Row; a name in place of a race takes that row's
 
 # %% ../../nbs/lab/02_bench.ipynb #9eb2a6e9
@@ -401,7 +445,7 @@ def run_race(
     with threads(1):
         slow, made = clock(race.usual[0]) > 1, _jax(race)
         if made: parts['jax'] = made[0]
-        t = turns(parts, 3 if quick or slow else 11, .01 if quick else .05, dict(step=race.block))
+        t = turns(parts, 3 if quick or slow else 11, .01 if quick else .05, dict(step=race.block) | (dict(usual=race.block) if race.alike else {}))
         if made: t['jax'] /= made[1]
         return dict(rounds=_ratios(race, t), bytes=peak_bytes(race.ours[0]))
 

@@ -17,7 +17,8 @@ from ..tasks.linear import SparseLinear
 from ..tasks.modular import ModularArithmetic
 from .device import devices
 from .experiment import Experiment
-from .pool import Captured, seated
+from .capture import Captured
+from .pool import seated
 from .losses import CrossEntropy, MSE
 from .optim import AdamW
 

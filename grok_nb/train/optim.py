@@ -91,7 +91,11 @@ def _tensor(v, device):
     dtype = torch.float32 if device.type == 'mps' else torch.float64
     return torch.tensor(v, dtype=dtype, device=device)
 
-def _rate(v, device): return _tensor(v, device) if isinstance(v, tuple) else v
+@lru_cache(256)
+def _rate(v, device):
+    "A number, or a tensor `(R,)` where replicas differ; on a GPU wherever they might, so that nothing hangs on neighbours."
+    if not isinstance(v, tuple): return v
+    return v[0] if device.type == 'cpu' and len(set(v)) == 1 else _tensor(v, device)
 
 def _wide(v, like):
     "A rate for each tensor of a list, in a form that broadcasts against it."
@@ -137,7 +141,6 @@ def _has_fused(device):
     try:
         p, g, m, v = ([torch.zeros(1, 16, device=device)] for _ in range(4))
         _adam_kernel(True)(p, g, m, v, [1], .1, 0., .9, .9, 1e-8)
-        _sgd_kernel(p, g, m, [1], .1, 0., .9)
         return True
     except (AttributeError, NotImplementedError, RuntimeError, TypeError): return False
 
@@ -156,10 +159,6 @@ def _adam_kernel(decoupled):
         kernel(p, g, m, v, [], t, lr=lr, beta1=b1, beta2=b2, weight_decay=wd, eps=eps, amsgrad=False,
                maximize=False)
     return step
-
-def _sgd_kernel(p, g, b, t, lr, wd, mu):
-    torch._fused_sgd_(p, g, b if mu else [], weight_decay=wd, momentum=mu, lr=lr, dampening=0., nesterov=False,
-                      maximize=False, is_first_step=False)
 
 # %% ../../nbs/train/03_optim.ipynb #696b8289
 def _bands(R, t, rates):
@@ -224,22 +223,11 @@ def _sgd_update(self, params, grads, state, t, loss=None, rate=1.):
         b = [state[f'b.{k}'] for k in names] if self.momentum else []
         lr, wd, mu = (_rate(v, p[0].device) for v in (self.lr, self.wd, self.momentum))
         lr, wd = lr*up*_double(rate), wd*down
-        if self.decay != 'coupled': g, wd = _decay(self.decay, p, g, lr, wd), 0.
-        step = _sgd_fused if _fusible(p, 1, lr, wd, mu) else _sgd_lists
-        step(p, g, b, lr, wd, mu)
-
-def _sgd_fused(p, g, b, lr, wd, mu):
-    "One step by a fused kernel; without momentum there is no state."
-    if b: return _fused(_sgd_kernel, p, g, [b], 1, lr, wd, mu)
-    _fused(lambda p, g, t, *rates: _sgd_kernel(p, g, [], t, *rates), p, g, [], 1, lr, wd, mu)
-
-def _sgd_lists(p, g, b, lr, wd, mu):
-    "One step by operations on lists of tensors; any rate may be a tensor `(R,)`."
-    g = _decay('coupled', p, g, lr, wd)
-    if b:
-        torch._foreach_mul_(b, _wide(mu, b))
-        torch._foreach_add_(b, g)
-    _add(p, b or g, -lr)
+        g = _decay(self.decay, p, g, lr, wd)
+        if b:
+            torch._foreach_mul_(b, _wide(mu, b))
+            torch._foreach_add_(b, g)
+        _add(p, b or g, -lr)
 
 SGD.update = _sgd_update
 

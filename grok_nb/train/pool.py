@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['kin', 'single', 'join', 'seed_of', 'data_seed_of', 'load_data', 'measure', 'Stop', 'why', 'Seat', 'Pool', 'seated',
-           'Compiled', 'Captured', 'replica_bytes']
+           'replica_bytes']
 
 # %% ../../nbs/train/16_pool.ipynb #7a1f484b
 import json, math, time, warnings
@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import lru_cache
 import torch
-from ..models.bank import Bank, Model, make_bank
+from ..models.bank import Bank, make_bank
 from ..tasks.config import Config, ConfigError, config, one_of, refuse, ruled, whole
 from ..tasks.seeds import generator
 from ..tasks.task import Stream, as_dtype, check_data
+from .capture import Captured, Compiled
 from .device import hold_memory, no_denormals, peak_bytes, pick_device, threads, threads_for
 from .experiment import Experiment, batch_rows, event, eval_steps, happens, keep_steps
 from .gradients import gradients
@@ -254,7 +255,8 @@ class Pool:
         if places < 1: refuse('Pool', 'places', places, 'at least 1')
         self.queue, self.places, self.stop = list(queue), places, stop
         self.device = pick_device(device) if str(device) != 'meta' else torch.device('meta')
-        self.first, self.compile, self.one, self.tell, self.replay = first, compile, one, tell, None
+        self.first, self.compile, self.one, self.tell = first, compile, one, tell
+        self.source = self.replay = None
         self.seats, self.done, self.failed, self.taken = [], [], [], 0
         self.params, self.opt, self.begun, self.blocks, self.drawn = {}, {}, {}, (), []
 
@@ -285,8 +287,8 @@ def _arrange(self):
 
 def _lay_out(self):
     "split -> inputs and targets: one copy where all seats share it, else `(R, n, ...)`."
-    self.data = self.seats[0].data
-    if len({s.key for s in self.seats}) == 1: return
+    self.data, self.shared = self.seats[0].data, len({s.key for s in self.seats}) == 1
+    if self.shared: return
     self.data = {k: tuple(map(torch.stack, zip(*(s.data[k] for s in self.seats)))) for k in self.data}
     for i,s in enumerate(self.seats): s.data = {k: (x[i], y[i]) for k,(x,y) in self.data.items()}
 
@@ -342,21 +344,22 @@ def _examples(self):
 
 def _fresh(self, e):
     "The examples of a stream: each seat has a block of steps at hand."
-    source = Stream(e.task, e.batch, self.device, getattr(torch, e.dtype))
-    seats = self.seats[:1] if len({(s.one.data_seed, s.step) for s in self.seats}) == 1 else self.seats
-    now = [divmod(s.step, source.block) for s in seats]
+    if self.source is None: self.source = Stream(e.task, e.batch, self.device, getattr(torch, e.dtype))
+    seats = self.seats[:1] if self.shared and len({s.step for s in self.seats}) == 1 else self.seats
     if len(self.drawn) != len(seats): self.blocks, self.drawn = (), [None]*len(seats)
-    for i,(s,(b,_)) in enumerate(zip(seats, now)):
+    at = []
+    for i,s in enumerate(seats):
+        b, k = divmod(s.step, self.source.block)
+        at.append(k)
         if self.drawn[i] == b: continue
-        parts = source.draw(s.one.data_seed[0], b)
+        parts = self.source.draw(s.one.data_seed[0], b)
         self.blocks = self.blocks or tuple(p.new_empty(len(seats), *p.shape) for p in parts)
         for held,p in zip(self.blocks, parts): held[i] = p
         self.drawn[i] = b
-    at = [i for _,i in now]
     if len(seats) == 1: packed = [held[0, at[0]] for held in self.blocks]
     elif len(set(at)) == 1: packed = [held[:, at[0]] for held in self.blocks]
     else: packed = [held[torch.arange(len(at)), at] for held in self.blocks]
-    return source.examples(*packed)
+    return self.source.examples(*packed)
 
 def _labels(self, y, t):
     o = self.exp.optim
@@ -391,6 +394,19 @@ def _step(self):
 
 Pool.step = _step
 
+# %% ../../nbs/train/16_pool.ipynb #88653a2c
+def _replayed(self, x, y):
+    "A step on CUDA: replayed where that is possible, else taken as it is."
+    if self.replay is None and getattr(self.exp.optim, 'capturable', True):
+        try: self.replay = Captured(self, x, y)
+        except RuntimeError as e:
+            warnings.warn(f'this step could not be captured ({e}); steps are taken one by one', stacklevel=2)
+            self.replay = False
+    if self.replay: self.replay(x, y)
+    else: self.take(x, y, self.t)
+
+Pool._replayed, Pool.take = _replayed, _take
+
 # %% ../../nbs/train/16_pool.ipynb #c2202231
 def seated(
     exp:Experiment, # What is trained
@@ -402,80 +418,6 @@ def seated(
     pool = Pool([(exp, i, given(i)) for i in range(len(exp))], len(exp), Stop(None, diverged=False), device, one=True, **kw)
     pool.fill()
     return pool
-
-# %% ../../nbs/train/16_pool.ipynb #a2042e8b
-class Compiled(Bank):
-    "A bank with a compiled forward pass for training."
-    def __init__(self,
-        model:Model, # The architecture
-        params:dict, # name -> tensor `(R, ...)`
-    ):
-        super().__init__(model, params)
-        self.compiled = torch.compile(self.model.forward, dynamic=False)
-
-    def __call__(self, x):
-        if self.compiled is None or not torch.is_grad_enabled(): return super().__call__(x)
-        try: return self.compiled(self.params, x)
-        except Exception as e:
-            reason = ' '.join((str(e) or type(e).__name__).split())[:120]
-            warnings.warn(f'fit: torch.compile does not work here ({reason}); going on without it',
-                          stacklevel=2)
-            self.compiled = None
-            return super().__call__(x)
-
-# %% ../../nbs/train/16_pool.ipynb #4af8ee11
-def _record(step, undo):
-    "Record a step as a CUDA graph; gives the function that replays it."
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3): step()
-    torch.cuda.current_stream().wait_stream(side)
-    undo()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph): step()          # this records, and computes nothing
-    return graph.replay
-
-def _undo(pool):
-    "A function that brings a pool back to where it is now."
-    tensors = [*pool.params.values(), *pool.opt.values()]
-    before = [v.detach().clone() for v in tensors]
-    def undo():
-        with torch.no_grad():
-            for v,b in zip(tensors, before): v.copy_(b)
-    return undo
-
-# %% ../../nbs/train/16_pool.ipynb #c43fefae
-class Captured:
-    "A training step that is recorded once and then replayed, as long as the seats stay as they are."
-    def __init__(self,
-        pool:Pool, # Whose step; its tensors are changed in place at every call
-        x:torch.Tensor, # Inputs of the shape that all steps have
-        y:torch.Tensor, # Their targets
-        record=_record, # step, undo -> a function that repeats the step
-    ):
-        self.x, self.y, undo = x.clone(), y.clone(), _undo(pool)
-        try: self.again = record(lambda: _take(pool, self.x, self.y, pool.t), undo)
-        except BaseException:
-            undo()
-            raise
-
-    def __call__(self, x, y):
-        "Repeat the step on other examples."
-        self.x.copy_(x); self.y.copy_(y)
-        self.again()
-
-def _replayed(self, x, y):
-    "A step on CUDA: replayed where that is possible, else taken as it is."
-    if self.replay is None and getattr(self.exp.optim, 'capturable', True):
-        try: self.replay = Captured(self, x, y)
-        except RuntimeError as e:
-            warnings.warn(f'this step could not be captured ({e}); steps are taken one by one', stacklevel=2)
-            self.replay = False
-    if self.replay: self.replay(x, y)
-    else: _take(self, x, y, self.t)
-
-Pool._replayed = _replayed
 
 # %% ../../nbs/train/16_pool.ipynb #6c97aef3
 def _group(self, rows):
