@@ -118,13 +118,13 @@ def _look(self, exp, s, now):
     "A line for a measurement."
     if self.begun is None:
         self.begun = now
-        before = ''.join(_entry(e) for e in s.history[:-1])
+        before = ''.join(_entry(e) for e in s.history()[:-1])
         if before and not self.path.exists(): self._write(before)
     allowed = self.most*(1 + now - self.begun)      # a little in advance, for the first steps
     more = dict(norm=weight_norm(s.bank))
     if s.step == exp.steps or self.spent <= allowed:
         more['power'] = _rounded(first_layer_power(exp, s.bank))
-    self._write(_entry(s.history[-1], **more))
+    self._write(_entry(s.history(-1)[0], **more))
 
 def _write(self, text):
     with open(self.path, 'a', encoding='utf-8') as f: f.write(text)

@@ -40,7 +40,7 @@ from ..tasks.irreps import irreps
 from ..tasks.linear import SparseLinear
 from ..tasks.modular import ModularArithmetic
 from ..tasks.xor import XORCluster
-from ..train.fit import load_data
+from ..train.pool import load_data
 from ..train.presets import presets
 from ..train.pack import Shelved
 from ..train.run import Run, open_run, splits

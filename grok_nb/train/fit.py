@@ -18,7 +18,7 @@ from ..tasks.arithmetic import arithmetic
 from ..tasks.config import refuse
 from .device import no_denormals, pick_device
 from .experiment import Experiment
-from .pool import Pool, Stop, load_data, measure, seated
+from .pool import Pool, seated
 from .run import DivergenceWarning, Run, by_step, diverged, divergence, tidy
 from .size import check_memory
 from .store import Store
@@ -106,13 +106,13 @@ def _array(values, double):
     with np.errstate(over='ignore'): low = v.astype(np.float32)
     return v if double or not np.array_equal(low.astype(float), v, equal_nan=True) else low
 
-def _measured(exp, seats):
-    "name -> array: the steps `(E,)`, loss and accuracy `(E, 2, R)`, and what each probe said `(E, R)`."
-    rows = np.array([s.rows for s in seats], float).reshape(len(seats), -1, 2, 2)      # replica, step, metric, split
+def _measured(exp, seats, first=0):
+    "name -> array: the steps `(E,)`, loss and accuracy `(E, 2, R)`, and what each probe said `(E, R)`; from one measurement on."
+    rows = np.array([s.rows[first:] for s in seats], float).reshape(len(seats), -1, 2, 2)      # replica, step, metric, split
     double = exp.dtype == 'float64'
     loss = _array(rows[:, :, 0].transpose(1, 2, 0), double or exp.loss.log)
-    said = {k: [[one[k] for one in s.probes] for s in seats] for k in (seats[0].probes or [{}])[0]}
-    return dict(step=np.array(seats[0].steps), loss=loss, accuracy=_array(rows[:, :, 1].transpose(1, 2, 0), double),
+    said = {k: [[one[k] for one in s.probes[first:]] for s in seats] for k in (seats[0].probes or [{}])[0]}
+    return dict(step=np.array(seats[0].steps[first:]), loss=loss, accuracy=_array(rows[:, :, 1].transpose(1, 2, 0), double),
                 **{f'probe.{k}': _array(v, False).T for k,v in said.items()})
 
 # %% ../../nbs/train/10_fit.ipynb #4fd43093
@@ -187,12 +187,15 @@ class Moment:
     def __init__(self,
         exp:Experiment, # What is trained
         pool:Pool, # With all its replicas
-    ): self.exp, self.step, self.bank, self.params, self.opt, self._seats = exp, pool.seats[0].step, pool.bank, pool.trained, pool.opt, pool.seats
+    ):
+        self.exp, self.step, self.bank, self.params, self.opt = exp, pool.seats[0].step, pool.bank, pool.trained, pool.opt
+        self._seats = pool.seats
 
-    @property
-    def history(self)->list: # (step, loss, accuracy, answers of the probes), the latter tensors
-        "All measurements so far."
-        h = {k: torch.from_numpy(np.ascontiguousarray(v)) for k,v in _measured(self.exp, self._seats).items()}
+    def history(self,
+        first:int=0, # From which measurement on; -1 for the last alone
+    )->list: # (step, loss, accuracy, answers of the probes): the latter are tensors, `(2, R)` and `(R,)`
+        "The measurements so far."
+        h = {k: torch.from_numpy(np.ascontiguousarray(v)) for k,v in _measured(self.exp, self._seats, first).items()}
         names = [k for k in h if k.startswith('probe.')]
         return [(int(s), h['loss'][e], h['accuracy'][e], {k[6:]: h[k][e] for k in names}) for e,s in enumerate(h['step'])]
 

@@ -15,7 +15,7 @@ from ..models.embed import Free, LowRank, inputs
 from ..models.transformer import Transformer
 from ..tasks.config import config, one_of, part, refuse, ruled
 from .experiment import Experiment, Start, event
-from .fit import load_data
+from .pool import load_data
 from .run import Run, first_time, open_run
 
 # %% ../../nbs/train/14_transfer.ipynb #125bc767
