@@ -141,6 +141,7 @@ def _has_fused(device):
     try:
         p, g, m, v = ([torch.zeros(1, 16, device=device)] for _ in range(4))
         _adam_kernel(True)(p, g, m, v, [1], .1, 0., .9, .9, 1e-8)
+        _sgd_fused(p, g, .1, 0.)
         return True
     except (AttributeError, NotImplementedError, RuntimeError, TypeError): return False
 
@@ -209,9 +210,11 @@ class SGD(Optimiser):
     rates:tuple = by_name() # Factors on the learning rate by name
     decays:tuple = by_name() # Factors on the weight decay by name
 
+    heavy = property(lambda self: any(self.momentum) if isinstance(self.momentum, tuple) else bool(self.momentum)) # Is there momentum?
+
     def init(self, params):
         _check_names(self, params)
-        return _zeros(params, 'b') if self.momentum else {}
+        return _zeros(params, 'b') if self.heavy else {}
 
 GD = SGD
 
@@ -220,14 +223,26 @@ GD = SGD
 def _sgd_update(self, params, grads, state, t, loss=None, rate=1.):
     for up,down,names in _groups(self.rates, self.decays, tuple(params)):
         p, g = [params[k] for k in names], [grads[k] for k in names]
-        b = [state[f'b.{k}'] for k in names] if self.momentum else []
+        b = [state[f'b.{k}'] for k in names] if self.heavy else []
         lr, wd, mu = (_rate(v, p[0].device) for v in (self.lr, self.wd, self.momentum))
         lr, wd = lr*up*_double(rate), wd*down
-        g = _decay(self.decay, p, g, lr, wd)
-        if b:
-            torch._foreach_mul_(b, _wide(mu, b))
-            torch._foreach_add_(b, g)
-        _add(p, b or g, -lr)
+        if self.decay != 'coupled': g, wd = _decay(self.decay, p, g, lr, wd), 0.
+        plain = not b and all(q.is_contiguous() for q in p) and not any(isinstance(v, torch.Tensor) for v in (lr, wd))
+        if plain and _has_fused(p[0].device.type): _sgd_fused(p, g, lr, wd)
+        else: _sgd_lists(p, g, b, lr, wd, mu)
+
+def _sgd_lists(p, g, b, lr, wd, mu):
+    "One step by operations on lists of tensors; any rate may be a tensor `(R,)`."
+    g = _decay('coupled', p, g, lr, wd)
+    if b:
+        torch._foreach_mul_(b, _wide(mu, b))
+        torch._foreach_add_(b, g)
+    _add(p, b or g, -lr)
+
+def _sgd_fused(p, g, lr, wd):
+    "The same with one rate for all and no momentum, in less memory; so used, the kernel rounds all numbers alike."
+    torch._fused_sgd_(p, [o.contiguous() for o in g], [], weight_decay=wd, momentum=0., lr=lr, dampening=0., nesterov=False,
+                      maximize=False, is_first_step=False)
 
 SGD.update = _sgd_update
 

@@ -26,6 +26,7 @@ from .size import check_memory
 
 # %% ../../nbs/train/16_pool.ipynb #cde254ae
 _own = ('seeds', 'data_seed', 'steps', 'every', 'keep', 'keep_at', 'start')
+_there = ('momentum',) # fields of which zero means that there is no such thing, and no tensor for it
 
 def _may_vary(f, v):
     return getattr(f.metadata.get('rule'), 'varies', False) and v is not None
@@ -36,8 +37,10 @@ def _blank(c):
     if not isinstance(c, Config): return repr(c)
     values = {f.name: getattr(c, f.name) for f in fields(c) if f.init}
     return [type(c).__module__, type(c).__name__] + [
-        [f.name, '*' if _may_vary(f, values[f.name]) else _blank(values[f.name])]
+        [f.name, _star(f, values[f.name]) if _may_vary(f, values[f.name]) else _blank(values[f.name])]
         for f in fields(c) if f.init and not (isinstance(c, Experiment) and f.name in _own)]
+
+def _star(f, v): return '*' if f.name not in _there or (any(v) if isinstance(v, tuple) else v) else 0
 
 def kin(
     exp:Experiment, # Any experiment
@@ -225,7 +228,7 @@ def _own_tensors(seat, device, given=None, first=None):
     e = seat.one
     fresh = make_bank(e.model, e.task, e.init_seeds, getattr(torch, e.dtype), device).params
     for k,v in (first or {}).items(): fresh[k] = v[seat.replica:seat.replica + 1].to(fresh[k]).clone()
-    if given is None: return fresh, e.optim.init(Bank(e.model, fresh).trained), fresh
+    if given is None: return fresh, seat.exp.optim.init(Bank(e.model, fresh).trained), fresh     # the same tensors for all its replicas
     given = {part: {k: v.to(device)[None] for k,v in given[part].items()} for part in ('param', 'opt')}
     return {k: given['param'][k] for k in fresh}, given['opt'], fresh
 
