@@ -1,13 +1,17 @@
 "What a field may hold: whatever a file can, with or without a rule; all else is refused when a config is made."
 import json
 import math
+from dataclasses import field
 
 import numpy as np
 import pytest
 import torch
 from grok_nb.all import MLP, ConfigError, Free, LowRank
 from grok_nb.tasks.array import array
-from grok_nb.tasks.config import Config, config, from_dict, ruled, to_dict
+from grok_nb.tasks.config import Config, Rule, config, from_dict, ruled, to_dict
+from grok_nb.train.order import make_orders
+from grok_nb.train.penalties import Penalty
+from grok_nb.train.sweep import sweep
 
 
 @config
@@ -57,3 +61,33 @@ def test_arrays_keep_their_own_field():
     assert held.x.shape == (2, 3) and from_dict(to_dict(held)) == held and Held().x is None
     assert Held(np.float64(3)).x.shape == () and Held(torch.tensor(3.)).id == Held(np.float32(3)).id
     assert MLP(width=np.int64(8)) == MLP(width=8)
+
+
+# --- equal, and yet not the same -----------------------------------------------------------------------------------
+
+@config
+class Light(Penalty):
+    "A penalty with a field that has no rule: 1 and 1. are equal, and have ids of their own."
+    strength:object = 1
+    def __call__(self, model, params): return self.strength*sum((p*p).flatten(1).sum(1) for p in params.values())
+
+
+@config
+class Each(Penalty):
+    "The same with a field in which replicas of a bank may differ, so that the two share one."
+    strength:object = field(default=1, metadata=dict(rule=Rule('anything', lambda v: v, varies=True)))
+    def __call__(self, model, params): return sum((p*p).flatten(1).sum(1) for p in params.values())
+
+
+@pytest.mark.parametrize('kind', [Light, Each])
+def test_a_sweep_trains_both_of_two_that_are_equal_but_have_different_ids(kind, small, tmp_path):
+    both = [small.but(penalty=(kind(v),), lr=.01) for v in (1, 1.)]
+    assert both[0] == both[1] and both[0].id != both[1].id
+    assert sum(map(len, make_orders(both))) == 4 and sum(map(len, make_orders(both + both))) == 4
+    turns = iter(range(20))
+    part = sweep(both, store=tmp_path, snapshot=0, ask=lambda: 'stop' if next(turns, None) is None else '')
+    assert part.stopped
+    whole = sweep(both, store=tmp_path)                       # taken up again, neither is taken for the other
+    assert whole.frame.ended.tolist() == ['finished']*4 and whole.frame.id.nunique() == 2
+    assert part.taken + whole.taken == sum(e.steps*len(e) for e in both)
+    assert [whole.run(k).config.penalty[0].strength for k in (0, 1)] == [1, 1.] and {type(whole.run(k).config.penalty[0].strength) for k in (0, 1)} == {int, float}

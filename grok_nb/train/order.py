@@ -79,7 +79,7 @@ def make_orders(
 )->list:
     "Cut experiments into orders."
     groups, out, memory = {}, [], memory or room(device)
-    for e in dict.fromkeys(experiments):
+    for e in {e.id: e for e in experiments}.values():          # two may be equal and yet not the same: 1 == 1.
         if _alone(e): out.append(_order([(e, i) for i in range(len(e))], stop, 0))
         else:
             for key,i in _kins(e): groups.setdefault(key, []).append((e, i))
@@ -183,10 +183,10 @@ def _text(d): return torch.frombuffer(bytearray(json.dumps(d).encode()), dtype=t
 
 def _put(pool, order):
     "The state of a pool as tensors by name."
-    at = {e: k for k,e in enumerate(order.experiments)}
-    seats = [{k: getattr(s, k) for k in _facts} | dict(exp=at[s.exp], kept=[k for k,_ in s.kept])
+    at = {e.id: k for k,e in enumerate(order.experiments)}
+    seats = [{k: getattr(s, k) for k in _facts} | dict(exp=at[s.exp.id], kept=[k for k,_ in s.kept])
              for s in pool.seats]
-    meta = dict(seats=seats, queue=[(at[e], i) for e,i,_ in pool.queue], taken=pool.taken)
+    meta = dict(seats=seats, queue=[(at[e.id], i) for e,i,_ in pool.queue], taken=pool.taken)
     parts = dict(param=pool.params, opt=pool.opt, begun=pool.begun) if pool.seats else {}
     out = {f'{p}.{k}': v.detach().cpu().contiguous() for p,d in parts.items() for k,v in d.items()}
     kept = {f'kept.{i}.{j}.{k}': v for i,s in enumerate(pool.seats) for j,(_,w) in enumerate(s.kept)
@@ -217,15 +217,14 @@ def _start(order, store, device):
     had = {(r['id'], r['replica']) for r in records}
     queue = _take_up(seats, order, state) if state else order.pairs
     if state:                                            # those that failed before are tried again
-        there = {(s.exp, s.replica) for s in seats.seats} | set(queue)
-        queue += [p for p in order.pairs if p not in there]
+        there = {(s.exp.id, s.replica) for s in seats.seats} | {(e.id, i) for e,i in queue}
+        queue += [(e, i) for e,i in order.pairs if (e.id, i) not in there]
     done, begun = finished_before(store, order.experiments, order.stop)
-    ids = {e: e.id for e in order.experiments}
     for e,i in queue:
-        key = ids[e], i
+        key = e.id, i
         if key in done or (key in had and key not in begun): continue
         seats.queue.append((e, i, _given(store, begun[key]) if key in begun else None))
-    again = {(ids[e], i) for e,i,_ in seats.queue} | {(ids[s.exp], s.replica) for s in seats.seats}
+    again = {(e.id, i) for e,i,_ in seats.queue} | {(s.exp.id, s.replica) for s in seats.seats}
     return pack, seats, [r for r in records if (r['id'], r['replica']) not in again]
 
 def _left(pool): return sum(s.exp.steps - s.step for s in pool.seats) + sum(
