@@ -6,14 +6,16 @@
 __all__ = ['Order', 'room', 'make_orders', 'settled', 'finished_before', 'train_order']
 
 # %% ../../nbs/train/17_order.ipynb #3f1c608f
-import datetime, json, math, os, time
+import datetime, json, math, multiprocessing, os, platform, threading, time
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import load
 from ..tasks.config import digest, lengths, to_dict
 from .device import pick_device
-from .fit import _environment, _interruptible, _same_arithmetic, fit, watching
+from .fit import _environment, _interruptible, _same_arithmetic, _waiting, fit, watching
 from .pack import Pack, metrics, pack_files
 from .pool import (Pool, Stop, _one_for_all, data_seed_of, kin, replica_bytes, seed_of,
                                  single, why)
@@ -253,6 +255,35 @@ def _settle(pack, pool, records, order, sittings, begun, spent, device, weights)
                 finished=not pool, written=now, sittings=sittings, taken=pool.taken, order=order.id,
                 seconds=spent + time.monotonic() - begun, environment=_environment(device, False))
 
+# %% ../../nbs/train/17_order.ipynb #77791e00
+_parted, _busy = threading.Event(), [] # Has the parent of this process ended? Orders under way
+
+def _is_child(caller):
+    "Is this a child process of the caller? Not a worker of Dask, which works in another thread than the main one."
+    parent, here = multiprocessing.parent_process(), threading.current_thread()
+    return bool(caller and parent and here is threading.main_thread()) and caller[:2] == (platform.node(), parent.pid)
+
+@lru_cache(None)
+def _follow_parent(pid):
+    "End this process, which is `pid`, after its parent and when what is under way is committed."
+    parent, first = multiprocessing.parent_process(), os.getppid()
+    def follow():
+        while os.getppid() == first and parent.is_alive(): time.sleep(.5)
+        _parted.set()
+        while _busy: time.sleep(.05)
+        os._exit(1)                                          # a pool catches all that is milder
+    threading.Thread(target=follow, daemon=True).start()
+
+def _over(caller):
+    "A function that says whether the sweep is over that sent an order."
+    if not _is_child(caller): return lambda: False
+    _follow_parent(os.getpid())
+    sign = Path(caller[2])
+    def over():
+        if _parted.is_set(): sign.unlink(missing_ok=True)
+        return not sign.exists()
+    return over
+
 # %% ../../nbs/train/17_order.ipynb #0e010149
 def train_order(
     order:Order, # What to do
@@ -263,16 +294,28 @@ def train_order(
     tell=None, # Called about once a second with a dict: taken, left, seats
     ask=None, # Called at every turn: '' to go on, 'hold' to wait, 'stop' to end
     attempt:int=0, # Which try this is: a cluster that remembers results tells them apart by it
+    caller:tuple=None, # The sweep that sends it: host, process and sign of life
 )->dict: # id, taken, seconds, failed, stopped
     "Train an order, or what is left of it."
     store, device = store if isinstance(store, Store) else Store(store), pick_device(device)
-    if order.plain: return _by_fit(order, store, device, snapshot, ask or (lambda: ''))
+    asked, over = ask or (lambda: ''), _over(caller)
+    if over(): return _stopped(order)
+    _busy.append(order.id)
+    try: return _train(order, store, device, snapshot, weights, tell or (lambda d: None),
+                       lambda: 'stop' if over() else asked())
+    finally: _busy.remove(order.id)
+
+def _stopped(order): return dict(id=order.id, taken=0, seconds=0., failed=[], stopped=True)
+
+# %% ../../nbs/train/17_order.ipynb #813f9ae0
+def _train(order, store, device, snapshot, weights, tell, ask):
+    if order.plain: return _by_fit(order, store, device, snapshot, ask)
     pack = Pack(store.path/'packs'/order.id)
     try: pack.path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise StoreError(f'store={str(store.path)!r} cannot be written ({e.strerror})') from None
-    with pack.lock():
-        return _work(order, store, device, snapshot, weights, tell or (lambda d: None), ask or (lambda: ''))
+    with _waiting(pack.lock(), ask, 'sweep', 'these replicas'):
+        return _work(order, store, device, snapshot, weights, tell, ask)
 
 def _by_fit(order, store, device, snapshot, ask):
     exp, begun = order.experiments[0], time.monotonic()
@@ -300,7 +343,7 @@ def _work(order, store, device, snapshot, weights, tell, ask):
             if now >= beat: tell(_beat(pack, pool, first)); beat = now + 1
             if now >= due or end: _settle(pack, pool, records, *how); due = time.monotonic() + snapshot
             if end: break
-    if pool or pool.done or m is None or not m['finished']: _settle(pack, pool, records, *how)
+        if pool or pool.done or m is None or not m['finished']: _settle(pack, pool, records, *how)
     tell(_beat(pack, pool, first))
-    return dict(id=order.id, taken=pool.taken - first, seconds=time.monotonic() - begun, stopped=bool(pool),
+    return dict(id=order.id, taken=pool.taken - first, seconds=time.monotonic() - begun, stopped=bool(pool) or stop.is_set(),
                 failed=[(e.id, i, why_) for e,i,why_ in pool.failed])
