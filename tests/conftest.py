@@ -25,7 +25,7 @@ settings.load_profile('grok_nb')
 
 
 # On several workers (`pytest -n 2`) the longest begin first, so that all end at about the same time
-LONG = ('browser JupyterLab', 'browser Voila', 'docs', 'sweep', 'kill', 'claims', 'packaging', 'store', 'interrupt', 'configs', 'spectra')
+LONG = ('browser JupyterLab', 'browser Voila', 'docs', 'sweep', 'signals', 'kill', 'claims', 'packaging', 'store', 'interrupt', 'configs', 'spectra')
 
 
 def group(nodeid):

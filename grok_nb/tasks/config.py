@@ -178,10 +178,12 @@ class Config:
         Config._known[_name(cls)] = cls
 
     def __post_init__(self):
+        where = type(self).__name__
         for f in fields(self):
-            if 'rule' not in f.metadata: continue
-            v = f.metadata['rule'](type(self).__name__, f.name, getattr(self, f.name))
-            object.__setattr__(self, f.name, v)   # the way into a frozen dataclass
+            if not hasattr(self, f.name): continue                         # `check` will set it
+            v = getattr(self, f.name)
+            if 'rule' in f.metadata: v = f.metadata['rule'](where, f.name, v)
+            object.__setattr__(self, f.name, _as_plain(where, f.name, v))   # the way into a frozen dataclass
         self.check()
 
     def check(self): "Override to check fields against each other."
@@ -224,6 +226,24 @@ def _inside(v):
     if isinstance(v, Config): return _values(v)
     configs = isinstance(v, tuple) and v and all(isinstance(o, Config) for o in v)
     return {str(i): o for i,o in enumerate(v)} if configs else {}
+
+# %% ../../nbs/tasks/00_config.ipynb #dd289676
+_scalars = (bool, int, float, str, type(None))
+_allowed = 'a finite number, a text, True, False, None, a config, or a list of these; `array` makes a field for arrays'
+
+def _canonical(v):
+    "A value as a file holds it, with tuples for lists; a `ValueError` if it cannot."
+    if isinstance(v, (tuple, list)): return tuple(map(_canonical, v))
+    if isinstance(v, Config): return v
+    if getattr(v, 'shape', None) == () and hasattr(v, 'item'): v = v.item()   # a scalar of NumPy or torch
+    if not isinstance(v, _scalars) or (isinstance(v, float) and not math.isfinite(v)): raise ValueError
+    return v
+
+def _as_plain(where, name, v):
+    "The canonical form of a value of any field, or a refusal."
+    if isinstance(v, tuple) and {*map(type, v)} <= {bool, int, str}: return v   # thousands of seeds
+    try: return _canonical(v)
+    except ValueError: refuse(where, name, v, _allowed)
 
 # %% ../../nbs/tasks/00_config.ipynb #24fd9383
 def _shown(c, f):
@@ -301,7 +321,7 @@ def from_dict(
 def _revive(v):
     "Configs out of dictionaries that name their type, alone or in a list; all else as it is."
     if isinstance(v, dict) and 'type' in v: return from_dict(v)
-    some = isinstance(v, list) and any(isinstance(o, dict) for o in v)
+    some = isinstance(v, list) and any(isinstance(o, (dict, list)) for o in v)
     return tuple(map(_revive, v)) if some else v
 
 def _class(name, kind):

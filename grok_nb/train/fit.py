@@ -6,8 +6,9 @@
 __all__ = ['interactive', 'watching', 'Moment', 'first_weights', 'fit']
 
 # %% ../../nbs/train/10_fit.ipynb #95c69150
-import datetime, io, platform, signal, sys, threading, time, warnings
+import datetime, io, os, platform, signal, sys, threading, time, warnings
 from contextlib import contextmanager
+from functools import partial
 import numpy as np
 import torch
 from filelock import Timeout
@@ -24,30 +25,39 @@ from .size import check_memory
 from .store import Store
 
 # %% ../../nbs/train/10_fit.ipynb #66885d3e
+def _endings():
+    "The signals that would end this process here, and that this thread may hear."
+    if threading.current_thread() is not threading.main_thread(): return []
+    known = [getattr(signal, k) for k in ('SIGINT', 'SIGTERM', 'SIGHUP') if hasattr(signal, k)]   # no SIGHUP on Windows
+    return [s for s in known if signal.getsignal(s) not in (signal.SIG_IGN, None)]
+
 @contextmanager
 def _interruptible():
-    "Yields an event that the first Ctrl-C sets; the second one interrupts."
-    stop = threading.Event()
-    main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGINT) in (signal.SIG_IGN, None):
-        yield stop
-        return
-    def handler(*_):
+    "Yields an event that the first Ctrl-C, SIGTERM or SIGHUP sets; the second one interrupts."
+    stop, heard, mine = threading.Event(), [], os.getpid()
+    def handler(sign, _):
+        if os.getpid() != mine:                              # a child was forked meanwhile: not for it
+            signal.signal(sign, old[sign])
+            return signal.raise_signal(sign)
+        heard.append(sign)
         if stop.is_set(): raise KeyboardInterrupt
         stop.set()
-    old = signal.signal(signal.SIGINT, handler)
+    old = {s: signal.getsignal(s) for s in _endings()}
+    for s in old: signal.signal(s, handler)
     try: yield stop
-    finally: signal.signal(signal.SIGINT, old)
+    finally:
+        for s,h in old.items(): signal.signal(s, h)
+        for s in {*heard} - {signal.SIGINT}: signal.raise_signal(s)
 
 # %% ../../nbs/train/10_fit.ipynb #3101fcb0
 @contextmanager
-def _waiting(lock, exp):
-    "Hold a lock; say so if somebody else has it, and end if a watcher wishes it meanwhile."
+def _waiting(lock, ask, who, what):
+    "Hold a lock; say so if somebody else has it, and end if `ask` wishes it meanwhile."
     try: lock.acquire(timeout=0)
     except Timeout:
-        print('fit: another process is training this experiment; waiting for it', file=sys.stderr)
+        print(f'{who}: another process is training {what}; waiting for it', file=sys.stderr)
         while not lock.is_locked:
-            if _wish(exp, 0) == 'stop': raise KeyboardInterrupt('fit: stopped while waiting')
+            if ask() == 'stop': raise KeyboardInterrupt(f'{who}: stopped while waiting')
             try: lock.acquire(timeout=.3)
             except Timeout: pass
     try: yield
@@ -275,7 +285,7 @@ def fit(
         how = dict(progress=progress, snapshot=snapshot, compile=compile)
         first = first_weights(exp, store=store, device=device, **how)
         store.create(exp)
-        with _waiting(folder.lock(), exp), no_denormals():
+        with _waiting(folder.lock(), partial(_wish, exp, 0), 'fit', 'this experiment'), no_denormals():
             cached = folder.finished()               # by another process, meanwhile
             if not cached: _train(exp, folder, device, lambda e: first, **how)
     run = Run(folder)

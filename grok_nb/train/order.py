@@ -6,15 +6,16 @@
 __all__ = ['Order', 'room', 'make_orders', 'settled', 'finished_before', 'train_order']
 
 # %% ../../nbs/train/17_order.ipynb #3f1c608f
-import datetime, json, math, os, time
+import datetime, json, math, multiprocessing, os, platform, threading, time
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 import numpy as np
 import torch
 from safetensors.torch import load
 from ..tasks.config import digest, to_dict
 from .device import pick_device
-from .fit import _environment, _interruptible, _same_arithmetic, first_weights, watching
+from .fit import _environment, _interruptible, _same_arithmetic, _waiting, first_weights, watching
 from .pack import Pack, metrics, pack_files
 from .pool import Pool, Stop, data_seed_of, kin, replica_bytes, seed_of, why
 from .store import RunFolder, Store, StoreError
@@ -69,7 +70,7 @@ def make_orders(
 )->list:
     "Cut experiments into orders."
     groups, out, memory = {}, [], memory or room(device)
-    for e in dict.fromkeys(experiments):
+    for e in {e.id: e for e in experiments}.values():          # two may be equal and yet not the same: 1 == 1.
         for i in range(len(e)): groups.setdefault(kin(e), []).append((e, i))
     for pairs in groups.values():
         seats = min(_places(pairs[0][0], memory, places), len(pairs))
@@ -171,10 +172,10 @@ def _text(d): return torch.frombuffer(bytearray(json.dumps(d).encode()), dtype=t
 
 def _put(pool, order):
     "The state of a pool as tensors by name."
-    at = {e: k for k,e in enumerate(order.experiments)}
-    seats = [{k: getattr(s, k) for k in _facts} | dict(exp=at[s.exp], kept=[k for k,_ in s.kept])
+    at = {e.id: k for k,e in enumerate(order.experiments)}
+    seats = [{k: getattr(s, k) for k in _facts} | dict(exp=at[s.exp.id], kept=[k for k,_ in s.kept])
              for s in pool.seats]
-    meta = dict(seats=seats, queue=[(at[e], i) for e,i,_ in pool.queue], taken=pool.taken)
+    meta = dict(seats=seats, queue=[(at[e.id], i) for e,i,_ in pool.queue], taken=pool.taken)
     parts = dict(param=pool.params, opt=pool.opt, begun=pool.begun) if pool.seats else {}
     out = {f'{p}.{k}': v.detach().cpu().contiguous() for p,d in parts.items() for k,v in d.items()}
     kept = {f'kept.{i}.{j}.{k}': v for i,s in enumerate(pool.seats) for j,(_,w) in enumerate(s.kept)
@@ -199,10 +200,12 @@ def _take_up(pool, order, data):
 # %% ../../nbs/train/17_order.ipynb #b7d2a196
 def _firsts(store, device, snapshot, ask):
     "A function from an experiment to the weights that it begins with."
-    @lru_cache(64)
+    found = {} # by id: two may be equal and yet not the same
     def first(exp):
-        with watching(ask=lambda e, step: ask()):
-            return first_weights(exp, store=store, device=str(device), progress=False, snapshot=snapshot)
+        if exp.id not in found:
+            with watching(ask=lambda e, step: ask()):
+                found[exp.id] = first_weights(exp, store=store, device=str(device), progress=False, snapshot=snapshot)
+        return found[exp.id]
     return first
 
 def _start(order, store, device, first=None):
@@ -213,15 +216,14 @@ def _start(order, store, device, first=None):
     had = {(r['id'], r['replica']) for r in records}
     queue = _take_up(seats, order, state) if state else order.pairs
     if state:                                            # those that failed before are tried again
-        there = {(s.exp, s.replica) for s in seats.seats} | set(queue)
-        queue += [p for p in order.pairs if p not in there]
+        there = {(s.exp.id, s.replica) for s in seats.seats} | {(e.id, i) for e,i in queue}
+        queue += [(e, i) for e,i in order.pairs if (e.id, i) not in there]
     done, begun = finished_before(store, order.experiments, order.stop)
-    ids = {e: e.id for e in order.experiments}
     for e,i in queue:
-        key = ids[e], i
+        key = e.id, i
         if key in done or (key in had and key not in begun): continue
         seats.queue.append((e, i, _given(store, begun[key]) if key in begun else None))
-    again = {(ids[e], i) for e,i,_ in seats.queue} | {(ids[s.exp], s.replica) for s in seats.seats}
+    again = {(e.id, i) for e,i,_ in seats.queue} | {(s.exp.id, s.replica) for s in seats.seats}
     return pack, seats, [r for r in records if (r['id'], r['replica']) not in again]
 
 def _left(pool): return sum(s.exp.steps - s.step for s in pool.seats) + sum(
@@ -250,6 +252,35 @@ def _settle(pack, pool, records, order, sittings, begun, spent, device, weights)
                 finished=not pool, written=now, sittings=sittings, taken=pool.taken, order=order.id,
                 seconds=spent + time.monotonic() - begun, environment=_environment(device, False))
 
+# %% ../../nbs/train/17_order.ipynb #77791e00
+_parted, _busy = threading.Event(), [] # Has the parent of this process ended? Orders under way
+
+def _is_child(caller):
+    "Is this a child process of the caller? Not a worker of Dask, which works in another thread than the main one."
+    parent, here = multiprocessing.parent_process(), threading.current_thread()
+    return bool(caller and parent and here is threading.main_thread()) and caller[:2] == (platform.node(), parent.pid)
+
+@lru_cache(None)
+def _follow_parent(pid):
+    "End this process, which is `pid`, after its parent and when what is under way is committed."
+    parent, first = multiprocessing.parent_process(), os.getppid()
+    def follow():
+        while os.getppid() == first and parent.is_alive(): time.sleep(.5)
+        _parted.set()
+        while _busy: time.sleep(.05)
+        os._exit(1)                                          # a pool catches all that is milder
+    threading.Thread(target=follow, daemon=True).start()
+
+def _over(caller):
+    "A function that says whether the sweep is over that sent an order."
+    if not _is_child(caller): return lambda: False
+    _follow_parent(os.getpid())
+    sign = Path(caller[2])
+    def over():
+        if _parted.is_set(): sign.unlink(missing_ok=True)
+        return not sign.exists()
+    return over
+
 # %% ../../nbs/train/17_order.ipynb #0e010149
 def train_order(
     order:Order, # What to do
@@ -260,15 +291,27 @@ def train_order(
     tell=None, # Called about once a second with a dict: taken, left, seats
     ask=None, # Called at every turn: '' to go on, 'hold' to wait, 'stop' to end
     attempt:int=0, # Which try this is: a cluster that remembers results tells them apart by it
+    caller:tuple=None, # The sweep that sends it: host, process and sign of life
 )->dict: # id, taken, seconds, failed, stopped
     "Train an order, or what is left of it."
     store, device = store if isinstance(store, Store) else Store(store), pick_device(device)
+    asked, over = ask or (lambda: ''), _over(caller)
+    if over(): return _stopped(order)
+    _busy.append(order.id)
+    try: return _train(order, store, device, snapshot, weights, tell or (lambda d: None),
+                       lambda: 'stop' if over() else asked())
+    finally: _busy.remove(order.id)
+
+def _stopped(order): return dict(id=order.id, taken=0, seconds=0., failed=[], stopped=True)
+
+# %% ../../nbs/train/17_order.ipynb #813f9ae0
+def _train(order, store, device, snapshot, weights, tell, ask):
     pack = Pack(store.path/'packs'/order.id)
     try: pack.path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise StoreError(f'store={str(store.path)!r} cannot be written ({e.strerror})') from None
-    with pack.lock():
-        return _work(order, store, device, snapshot, weights, tell or (lambda d: None), ask or (lambda: ''))
+    with _waiting(pack.lock(), ask, 'sweep', 'these replicas'):
+        return _work(order, store, device, snapshot, weights, tell, ask)
 
 # %% ../../nbs/train/17_order.ipynb #4c9affe1
 def _work(order, store, device, snapshot, weights, tell, ask):
@@ -286,7 +329,7 @@ def _work(order, store, device, snapshot, weights, tell, ask):
             if now >= beat: tell(_beat(pack, pool, first)); beat = now + 1
             if now >= due or end: _settle(pack, pool, records, *how); due = time.monotonic() + snapshot
             if end: break
-    if pool or pool.done or m is None or not m['finished']: _settle(pack, pool, records, *how)
+        if pool or pool.done or m is None or not m['finished']: _settle(pack, pool, records, *how)
     tell(_beat(pack, pool, first))
-    return dict(id=order.id, taken=pool.taken - first, seconds=time.monotonic() - begun, stopped=bool(pool),
+    return dict(id=order.id, taken=pool.taken - first, seconds=time.monotonic() - begun, stopped=bool(pool) or stop.is_set(),
                 failed=[(e.id, i, why_) for e,i,why_ in pool.failed])

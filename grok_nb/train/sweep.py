@@ -6,18 +6,20 @@
 __all__ = ['SweepResult', 'sweep', 'condition']
 
 # %% ../../nbs/train/18_sweep.ipynb #c64ebd57
-import json, os, re, time, warnings
-from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, wait
+import json, os, platform, re, tempfile, time, warnings
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 from ..tasks.config import refuse
 from .device import pick_device
 from .experiment import Experiment, event
-from .fit import interactive
+from .fit import _interruptible, interactive
 from .grid import Experiments
-from .order import finished_before, make_orders, train_order
+from .order import _stopped, finished_before, make_orders, train_order
 from .pack import Pack, first_steps, metrics
 from .pool import Stop, kin, single
 from .run import Run, first_time, open_run
@@ -144,35 +146,60 @@ def _beats(store, orders, bar):
         try: bar.say(o.id, **json.loads((store.path/'packs'/o.id/'.beat').read_text()))
         except (OSError, ValueError, TypeError): pass
 
+@contextmanager
+def _sign():
+    "A file that is there as long as a sweep lasts."
+    fd, name = tempfile.mkstemp(prefix=f'grok_nb-sweep-{os.getpid()}-')
+    os.close(fd)
+    try: yield Path(name)
+    finally: Path(name).unlink(missing_ok=True)
+
+# %% ../../nbs/train/18_sweep.ipynb #d7031a4a
 def _there(orders, store, how, bar, news, executor, retries):
     "Have orders done by an executor."
     tries, running = dict.fromkeys(orders, 0), {}
-    def submit(o): running[executor.submit(train_order, o, str(store.path), attempt=tries[o], **how)] = o
-    try:
-        for o in orders:
-            try: submit(o)
-            except Exception as e: yield _given_up(o, e)
-        while running:
-            pause = max(.5, len(running)/1000)
-            done, _ = wait(running, pause, FIRST_COMPLETED)
-            _beats(store, running.values(), bar)
-            news()
-            for f in done:
-                o, error = running.pop(f), CancelledError() if f.cancelled() else f.exception()
-                if error is None and f.result()['stopped']: error = InterruptedError('it was stopped')
-                if error is None:
-                    bar.say(o.id, f.result()['taken'], 0)
-                    yield f.result()
-                    continue
-                tries[o] += 1
-                if tries[o] > retries: yield _given_up(o, error)
-                else:
-                    warnings.warn(f'sweep: a worker was lost ({_short(error)}); its order goes on '
-                                  'elsewhere', stacklevel=2)
-                    try: submit(o)
-                    except Exception as e: yield _given_up(o, e)
-    finally:
-        for f in running: f.cancel()
+    def submit(o):
+        sent = dict(attempt=tries[o], caller=(platform.node(), os.getpid(), str(sign)))
+        try: running[executor.submit(train_order, o, str(store.path), **sent, **how)] = o
+        except Exception as e: yield _given_up(o, e)
+    with _interruptible() as stop, _sign() as sign:
+        try:
+            for o in orders: yield from submit(o)
+            while running and not stop.is_set():
+                sign.touch()                                 # or a long sweep's would be swept away as an old file
+                done, _ = wait(running, max(.5, len(running)/1000), FIRST_COMPLETED)
+                if stop.is_set(): break
+                _beats(store, running.values(), bar)
+                news()
+                for f in done: yield from _done(f, running.pop(f), bar, tries, retries, submit)
+            if running: yield from _called_off(running, sign, executor)
+        finally:
+            for f in running: f.cancel()
+
+# %% ../../nbs/train/18_sweep.ipynb #c19f6be4
+def _done(f, o, bar, tries, retries, submit):
+    "What came of an order: its result, or another try."
+    error = CancelledError() if f.cancelled() else f.exception()
+    if error is None and f.result()['stopped']: error = InterruptedError('it was stopped')
+    if error is None:
+        bar.say(o.id, f.result()['taken'], 0)
+        yield f.result()
+        return
+    tries[o] += 1
+    if tries[o] > retries: yield _given_up(o, error)
+    else:
+        warnings.warn(f'sweep: a worker was lost ({_short(error)}); its order goes on '
+                      'elsewhere', stacklevel=2)
+        yield from submit(o)
+
+def _called_off(running, sign, executor):
+    "Have no more orders begun; processes of a pool end those they have, and are waited for."
+    sign.unlink(missing_ok=True)
+    begun = [f for f in running if not f.cancel()]
+    if isinstance(executor, ProcessPoolExecutor): wait(begun)
+    for f,o in running.items():
+        known = f.done() and not f.cancelled() and f.exception() is None
+        yield f.result() if known else _stopped(o)
 
 def _short(e): return ' '.join(f'{type(e).__name__}: {e}'.split())[:200]
 
@@ -239,7 +266,7 @@ def sweep(
     stopped = False
     try:
         for s in work: said.append(s); news()
-    except KeyboardInterrupt: stopped = True                 # with an executor; here orders end by themselves
+    except KeyboardInterrupt: stopped = True                 # a second one: the first lets orders end by themselves
     finally:
         work.close()
         bar.close()

@@ -1,0 +1,269 @@
+"SIGTERM, SIGHUP and Ctrl-C end a run or a sweep with all its processes, after a commit; who waits for another says so."
+import json
+import multiprocessing
+import os
+import platform
+import signal
+import tempfile
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+# Not `grok_nb.all`: other processes import this file
+from grok_nb.models.mlp import MLP
+from grok_nb.tasks.modular import ModularArithmetic
+from grok_nb.train.experiment import Experiment
+from grok_nb.train.fit import _interruptible, fit, watching
+from grok_nb.train.optim import AdamW
+from grok_nb.train.order import make_orders, train_order
+from grok_nb.train.pack import Pack
+from grok_nb.train.run import open_run
+from grok_nb.train.store import Store
+from grok_nb.train.sweep import sweep
+from waiting import LIMIT, forked, until
+
+pytestmark = pytest.mark.skipif(os.name == 'nt', reason='needs SIGTERM and SIGHUP')
+exp = Experiment(ModularArithmetic(p=13, train_frac=.6), MLP(width=16), AdamW(.01), steps=10**7, seeds=2)
+brief = exp.but(steps=60)
+signals = [signal.SIGTERM, signal.SIGHUP]
+never = 1e9   # seconds between commits: what is on disk was put there at the start, or because of a signal
+
+
+def stepped(store): return Path(store).with_suffix('.stepped')
+
+
+def trains(store):
+    with watching(tell=lambda e, step, run: step and stepped(store).touch()): fit(exp, store, 'cpu', progress=False, snapshot=never)
+    stepped(store).with_suffix('.after').touch()
+
+
+def sweeps(store):
+    turns = []
+    def ask():
+        turns.append(1)
+        if len(turns) > 20: stepped(store).touch()
+        return ''
+    sweep([exp, exp.but(lr=.02)], store=store, places=2, device='cpu', progress=False, snapshot=never, ask=ask)
+    stepped(store).with_suffix('.after').touch()
+
+
+def committed(store):
+    "Steps on disk, of runs and of packs."
+    store = Store(store)
+    return sum((f.manifest() or {}).get('step', 0) for f in store.folders()) + sum((p.manifest() or {}).get('taken', 0) for p in store.packs())
+
+
+@pytest.mark.parametrize('sign', signals)
+@pytest.mark.parametrize('do', [trains, sweeps])
+def test_a_signal_ends_the_process_once_all_is_committed(do, sign, tmp_path):
+    store = tmp_path/'store'
+    with forked(do, str(store)) as p:
+        until(lambda: stepped(store).exists() or p.exitcode is not None, 'a step is taken')
+        before = committed(store)
+        os.kill(p.pid, sign)
+        until(lambda: p.exitcode is not None, f'the process ends of {sign!r}')
+    assert p.exitcode == -sign                                      # as it would have without us
+    assert committed(store) > before                                # but not before it had committed
+    assert not stepped(store).with_suffix('.after').exists()        # the line after `fit` or `sweep` was not reached
+
+
+@pytest.fixture
+def handled():
+    "Signals with a handler that notes them and goes on."
+    heard = []
+    old = {s: signal.signal(s, lambda s, _: heard.append(s)) for s in signals}
+    yield heard
+    for s,h in old.items(): signal.signal(s, h)
+
+
+def at_20(sign):
+    "A question that presses a key at the 20th time."
+    count = iter(range(10**9))
+    def ask(*_):
+        if next(count) == 20: signal.raise_signal(sign)
+        return ''
+    return ask
+
+
+@pytest.mark.parametrize('sign', signals)
+def test_a_handler_of_ones_own_is_called_after_the_commit_and_gets_what_was_done(sign, handled, tmp_path):
+    usual = {s: signal.getsignal(s) for s in signals}
+    with watching(ask=at_20(sign)): run = fit(brief, tmp_path/'fit', 'cpu', snapshot=never)
+    assert handled == [sign] and not run.finished and run.step == open_run(brief, tmp_path/'fit').step == 20
+    result = sweep([brief, brief.but(train_frac=.5)], store=tmp_path/'sweep', device='cpu', snapshot=never, ask=at_20(sign))
+    assert handled == [sign]*2 and result.stopped and 0 < result.taken == committed(tmp_path/'sweep') < brief.steps*2
+    assert {s: signal.getsignal(s) for s in signals} == usual
+    assert fit(brief, tmp_path/'fit', 'cpu').finished and sweep(result.experiments, store=tmp_path/'sweep', device='cpu').frame.ended.eq('finished').all()
+
+
+@pytest.mark.parametrize('sign', [signal.SIGINT, *signals])
+def test_what_was_ignored_stays_ignored(sign, tmp_path):
+    usual = signal.signal(sign, signal.SIG_IGN)                     # as `nohup` does
+    try:
+        with watching(ask=at_20(sign)): assert fit(brief, tmp_path/'fit', 'cpu').finished
+        assert not sweep([brief], store=tmp_path/'sweep', device='cpu', ask=at_20(sign)).stopped
+        assert signal.getsignal(sign) is signal.SIG_IGN
+    finally: signal.signal(sign, usual)
+
+
+@pytest.mark.parametrize('first', [signal.SIGINT, *signals])
+@pytest.mark.parametrize('second', [signal.SIGINT, *signals])
+def test_a_second_signal_interrupts_at_once(first, second, handled):
+    with pytest.raises(KeyboardInterrupt), _interruptible() as stop:
+        signal.raise_signal(first)
+        assert stop.is_set() and not handled
+        signal.raise_signal(second)
+    assert set(handled) == {first, second} - {signal.SIGINT}
+
+
+def test_another_thread_leaves_all_signals_alone(tmp_path):
+    usual, got = {s: signal.getsignal(s) for s in signals}, []
+    def same(e, step): got.append({s: signal.getsignal(s) for s in signals} == usual)
+    def train():
+        with watching(ask=same): fit(brief, tmp_path, 'cpu', progress=False)
+    t = threading.Thread(target=train)
+    t.start()
+    t.join(LIMIT)
+    assert got and all(got)
+
+
+def sleeps(awake):
+    awake.set()                                                     # from here on it hears: Python drops what comes while it forks
+    time.sleep(LIMIT)
+
+
+@pytest.mark.parametrize('sign', signals)
+def test_a_child_that_was_forked_meanwhile_dies_as_ever(sign):
+    context = multiprocessing.get_context('fork')
+    awake = context.Event()
+    with _interruptible():
+        p = context.Process(target=sleeps, args=(awake,), daemon=True)
+        p.start()
+        assert awake.wait(LIMIT)
+        os.kill(p.pid, sign)
+        p.join(LIMIT)
+    assert p.exitcode == -sign
+
+
+# --- pools of processes --------------------------------------------------------------------------------------------
+
+def pools(store, kind, exps):
+    "A sweep on a pool of two processes; what it says in the end goes to a file."
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(kind)) as pool:
+        result = sweep(exps, pool, store=store, device='cpu', progress=False, snapshot=never)
+    said = dict(stopped=result.stopped, taken=result.taken, failed=len(result.failed))
+    stepped(store).write_text(json.dumps(said))
+
+
+def beats(store):
+    "pid -> steps, of the orders that were trained for a while: more steps than are on disk"
+    out = {}
+    for p in Store(store).packs():
+        try: b, m = json.loads((p.path/'.beat').read_text()), p.manifest()
+        except (OSError, ValueError): continue
+        if m and (m['finished'] or b['taken'] > m['taken']): out[b['pid']] = b['taken']
+    return out
+
+
+def alive(pids): return [i for i in pids if psutil.pid_exists(i) and psutil.Process(i).status() != psutil.STATUS_ZOMBIE]
+
+
+def under_way(store, p, n):
+    "The beats of `n` orders, once all are under way."
+    until(lambda: p.exitcode is not None or len(beats(store)) == n, f'{n} orders are under way')
+    assert p.exitcode is None
+    return beats(store)
+
+
+def signs(pid): return list(Path(tempfile.gettempdir()).glob(f'grok_nb-sweep-{pid}-*'))
+
+
+kinds = ['fork', 'spawn', 'forkserver']
+many = [exp.but(train_frac=f) for f in (.4, .5, .6, .7, .8)]                # five orders: two under way, and more in the queue
+
+
+@pytest.mark.parametrize('kind', kinds)
+@pytest.mark.parametrize('send', [os.kill, os.killpg])                      # to the process alone, as a notebook or a script does; to all, as a terminal does
+def test_one_ctrl_c_ends_a_sweep_on_a_pool(send, kind, tmp_path):
+    store = tmp_path/'store'
+    with forked(pools, str(store), kind, many) as p:
+        seen = under_way(store, p, 2)
+        send(p.pid, signal.SIGINT)
+        until(lambda: p.exitcode is not None, 'the sweep and its pool end')
+        until(lambda: not alive(seen), 'the workers end')
+        assert p.exitcode == 0
+    said = json.loads(stepped(store).read_text())
+    assert said['stopped'] and not said['failed'] and committed(store) >= sum(seen.values())
+
+
+@pytest.mark.parametrize('sign', signals)
+def test_a_signal_ends_a_pool_with_its_sweep(sign, tmp_path):
+    store = tmp_path/'store'
+    with forked(pools, str(store), 'spawn', many) as p:
+        seen = under_way(store, p, 2)
+        os.kill(p.pid, sign)
+        until(lambda: p.exitcode is not None, 'the sweep ends')
+        assert p.exitcode == -sign and committed(store) >= sum(seen.values())   # all was committed before it ended
+        until(lambda: not alive(seen), 'the workers end')
+
+
+@pytest.mark.parametrize('kind', kinds)
+def test_workers_whose_parent_is_killed_commit_and_end(kind, tmp_path):
+    store = tmp_path/'store'
+    with forked(pools, str(store), kind, [exp, exp.but(steps=30, train_frac=.5)]) as p:    # one is soon done, and its worker idle
+        seen = under_way(store, p, 2)
+        assert len(signs(p.pid)) == 1
+        p.kill()
+        p.join(LIMIT)
+        until(lambda: not alive(seen), 'the workers end')
+    assert committed(store) >= sum(seen.values())
+    assert not signs(p.pid)                                         # nothing is left behind
+
+
+def child_says(caller, out):
+    from grok_nb.train.order import _is_child
+    said = []
+    t = threading.Thread(target=lambda: said.append(_is_child(caller)))
+    t.start(); t.join()
+    out.put((_is_child(caller), *said))
+
+
+def test_only_the_main_thread_of_a_child_process_follows_its_parent():
+    from conftest import children
+    from grok_nb.train.order import _is_child
+    host, me, out = platform.node(), os.getpid(), children.Queue()
+    for caller,want in {(host, me, 'x'): (True, False), (host, me + 1, 'x'): (False, False), ('elsewhere', me, 'x'): (False, False), None: (False, False)}.items():
+        p = children.Process(target=child_says, args=(caller, out))
+        p.start()
+        assert out.get(timeout=LIMIT) == want                       # a worker of Dask works in another thread, or is no child of ours
+        p.join(LIMIT)
+    assert not _is_child((host, me, 'x'))
+
+
+# --- waiting for another process -----------------------------------------------------------------------------------
+
+def test_a_sweep_that_waits_for_a_pack_says_so_once(tmp_path, capsys):
+    store, order, said, got, asked = Store(tmp_path), make_orders([brief])[0], '', [], []
+    def ask(): asked.append(1); return ''
+    (store.path/'packs'/order.id).mkdir(parents=True)
+    lock = Pack(store.path/'packs'/order.id).lock()
+    with lock:
+        t = threading.Thread(target=lambda: got.append(train_order(order, store, 'cpu', ask=ask)))
+        t.start()
+        def told():
+            nonlocal said
+            said += capsys.readouterr().err
+            return 'waiting' in said
+        until(told, 'it says that it waits')
+        until(lambda: len(asked) > 5, 'it has looked at the lock some times')
+        assert not got
+        assert sweep([brief], store=store, device='cpu', ask=lambda: 'stop').stopped
+        said += capsys.readouterr().err
+    t.join(LIMIT)
+    said += capsys.readouterr().err
+    assert got[0]['taken'] == 120 and not got[0]['stopped']
+    assert said == 'sweep: another process is training these replicas; waiting for it\n'*2     # for the order and for the sweep
