@@ -47,7 +47,7 @@ def surroundings(tmp: Path, **more) -> dict:
 
 def usual_signals():
     "What a shell in a terminal starts a program with; a background job inherits that they are ignored"
-    for s in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM): signal.signal(s, signal.SIG_DFL)
+    for s in (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP): signal.signal(s, signal.SIG_DFL)
 
 
 def progress(path: Path) -> tuple:

@@ -17,6 +17,7 @@ if os.name != 'nt':
 
 # What is started behind `&` in a script does not hear Ctrl-C; tests that press it must
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN: signal.signal(signal.SIGINT, signal.default_int_handler)
+if hasattr(signal, 'SIGHUP') and signal.getsignal(signal.SIGHUP) == signal.SIG_IGN: signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # The same examples each time, so that a red run means a change of ours; GROK_NB_WANDER=1 looks for new ones.
 # Slow is not wrong.

@@ -29,11 +29,17 @@ def unmoved(value, beats, what, n=5):
         assert value() == held, f'{what} moved from {held} to {value()}'
 
 
+def hear():
+    "Listen to the signals that a job in the background may have been told to ignore"
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for s in (signal.SIGTERM, signal.SIGHUP): signal.signal(s, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def started(*command, **kw):
     "A process that hears Ctrl-C, even where ours does not; when the block ends it is killed with all it started"
     p = subprocess.Popen([str(o) for o in command], text=True, start_new_session=True,
-                         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler), **kw)
+                         preexec_fn=hear, **kw)
     try: yield p
     finally:
         with contextlib.suppress(ProcessLookupError): os.killpg(p.pid, signal.SIGKILL)
@@ -57,7 +63,7 @@ def forked(do, *args):
 def _alone(do, args):
     "Call `do` in a process that heads a group of its own, hears Ctrl-C and says nothing"
     os.setsid()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    hear()
     for fd in (1, 2): os.dup2(os.open(os.devnull, os.O_WRONLY), fd)
     do(*args)
 
