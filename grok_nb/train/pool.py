@@ -8,7 +8,6 @@ __all__ = ['kin', 'single', 'join', 'seed_of', 'data_seed_of', 'load_data', 'mea
 
 # %% ../../nbs/train/16_pool.ipynb #7a1f484b
 import json, math, time, warnings
-from contextlib import contextmanager
 from dataclasses import fields, replace
 from functools import lru_cache
 import torch
@@ -509,10 +508,6 @@ def _careful(self, what):
 def _one_by_one(self, what): return what == 'step' and not self.exp.optim.own_steps
 
 # %% ../../nbs/train/16_pool.ipynb #2ed9f699
-@contextmanager
-def _quiet(self):
-    with threads(self.threads), no_denormals(): yield
-
 def _threads(self):
     "By the size of one replica's step."
     e, n = self.exp, self.data['train'][1].shape[-1]
@@ -523,19 +518,21 @@ Pool.threads = property(_threads)
 def _turns(self):
     "Train until queue and seats are empty; gives control back before every step, and at the end."
     hold_memory()
-    while self:
-        with threads(1), no_denormals(): self.fill()
-        if not self.seats: break                                 # nobody could sit down
-        with _quiet(self):
-            begun, n = time.monotonic(), len(self)
+    most, many = torch.get_num_threads(), None
+    with no_denormals(), threads(1):
+        while self:
+            if self.queue: torch.set_num_threads(1); self.fill()
+            if not self.seats: break                             # nobody could sit down
+            if many is None: torch.set_num_threads(most); many = self.threads
+            if torch.get_num_threads() != many: torch.set_num_threads(many)
+            begun, n, seats = time.monotonic(), len(self), self.seats
             _careful(self, 'look')
-            seats, spent = list(self.seats), time.monotonic() - begun
+            spent = time.monotonic() - begun
             self.leave()
-        yield self
-        begun = time.monotonic()
-        if self.seats:
-            with _quiet(self): _careful(self, 'step')
-        for s in seats: s.seconds += (spent + time.monotonic() - begun)/max(n, 1)
+            yield self
+            begun = time.monotonic()
+            if self.seats: _careful(self, 'step')
+            for s in seats: s.seconds += (spent + time.monotonic() - begun)/n
 
 Pool.turns = _turns
 
