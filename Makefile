@@ -23,7 +23,7 @@ JOBS ?= 2
 BIN := .venv/bin
 unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo lab bench reproduce test check test-nbs test-py test-cpu test-busy docs readme run-nbs prepare constraints clean distclean
+.PHONY: help setup demo lab bench reproduce test check test-nbs test-py test-kill test-cpu test-busy docs readme run-nbs prepare constraints clean distclean
 
 help: ## List the commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' Makefile
@@ -51,10 +51,10 @@ reproduce: setup ## Judge the claims of the papers at the cpu scale, two at a ti
 	@$(BIN)/grok-nb reproduce "$$CLAIMS" --scale cpu --jobs $(JOBS) --out nbs/papers/claims
 
 # What the tests may be told: see dev/suite.py.
-test check test-nbs test-py test-cpu: export NB := $(NB)
-test check test-nbs test-py test-cpu: export TESTS := $(TESTS)
-test check test-nbs test-py test-cpu: export ORDER := $(ORDER)
-test check test-nbs test-py test-cpu: export THREADS := $(THREADS)
+test check test-nbs test-py test-kill test-cpu: export NB := $(NB)
+test check test-nbs test-py test-kill test-cpu: export TESTS := $(TESTS)
+test check test-nbs test-py test-kill test-cpu: export ORDER := $(ORDER)
+test check test-nbs test-py test-kill test-cpu: export THREADS := $(THREADS)
 
 test: setup ## Every check and every test
 	@$(BIN)/python dev/suite.py
@@ -67,6 +67,9 @@ test-nbs: setup ## Run every notebook at smoke scale; NB="nbs/tasks/10_modular.i
 
 test-py: setup ## Run what a notebook cannot show (pytest); TESTS="tests/test_kill.py ..." for some
 	@$(BIN)/python dev/suite.py py
+
+test-kill: setup ## Fail and kill at every write of fit, sweep, transfer and remove, where `make test` takes a sample
+	@$(BIN)/python dev/suite.py kill
 
 test-cpu: setup ## Run every notebook at the cpu scale (three hours), and write down which passed; NB= for some
 	@$(BIN)/python dev/suite.py cpu

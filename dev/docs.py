@@ -12,6 +12,7 @@ import argparse
 import ast
 import base64
 import contextlib
+import gc
 import html
 import importlib
 import inspect
@@ -739,8 +740,15 @@ def generate(work, pages, texts, files):
     return work/'site'
 
 
+def remember():
+    "nbdev and `inspect` parse each cell and each module many times; nobody changes what they get, and it all stays to the end"
+    ast.parse, inspect.getsourcelines = lru_cache(None)(ast.parse), lru_cache(None)(inspect.getsourcelines)
+    gc.disable()
+
+
 def build(out):
     "Build the site into the folder `out`"
+    remember()
     pages, files, problems = find_pages(), {}, []
     for module in sorted({k for k, v in names().items() if v[0][1] == ''}): importlib.import_module(module)   # a later room may add methods to a class of an earlier one
     for page in pages: render(page, files, problems)

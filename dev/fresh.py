@@ -51,12 +51,14 @@ def usual_signals():
 
 
 def progress(path: Path) -> tuple:
-    "What has begun and not ended, and what ended as (name, seconds, passed)"
+    "What has begun and not ended, and what ended as (name, seconds, passed): CPU seconds where they are told"
     begun, ended = {}, []
     for line in path.read_text(errors='replace').splitlines() if path.exists() else ():
-        what, when, name = line.split('\t', 2)
+        what, when, name, *cost = line.split('\t')
         if what == 'begin': begun[name] = float(when)
-        else: ended.append((name, float(when) - begun.pop(name, float(when)), what == 'passed'))
+        else:
+            wall = float(when) - begun.pop(name, float(when))
+            ended.append((name, float(cost[0]) if cost else wall, what == 'passed'))
     return list(begun), ended
 
 

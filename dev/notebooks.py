@@ -44,19 +44,25 @@ def name(f) -> str:
     return str(f.relative_to(ROOT) if f.is_relative_to(ROOT) else f)
 
 
-def note(what, f):
-    "Tell whoever waits what begins and ends"
+def note(what, f, *cost):
+    "Tell whoever waits what begins and ends, and what it has cost"
     if to := os.environ.get('GROK_NB_PROGRESS'):
-        with open(to, 'a', encoding='utf-8') as out: out.write(f'{what}\t{time.time()}\t{name(f)}\n')
+        with open(to, 'a', encoding='utf-8') as out: print(what, time.time(), name(f), *cost, sep='\t', file=out)
+
+
+def cpu() -> float:
+    "CPU seconds of this process and of those that it started and that have ended"
+    t = os.times()
+    return t.user + t.system + t.children_user + t.children_system
 
 
 def noted(f, **kw):
     "Run a notebook, as nbdev does, and tell"
     note('begin', f)
     gc.freeze()                     # what was there before the copy is neither looked through nor touched
-    passed = (False, 0.)
+    passed, before = (False, 0.), cpu()
     try: passed = test_nb(f, **kw)
-    finally: note('passed' if passed[0] else 'failed', f)
+    finally: note('passed' if passed[0] else 'failed', f, cpu() - before)
     return passed
 
 

@@ -1,4 +1,4 @@
-"""Every check and every test, step by step: `python dev/suite.py [check] [nbs] [py] [cpu]`, all but the last by default
+"""Every check and every test, step by step: `python dev/suite.py [check] [nbs] [py] [kill] [cpu]`, the first three by default
 
 A step that fails does not keep the others from running. The last lines say what failed, how to run it alone, and where its
 log is. NB="nbs/..." takes some of the notebooks, TESTS="tests/test_x.py::test_y" some of the tests. ORDER=shared lets the notebooks
@@ -37,6 +37,10 @@ def steps(which: list) -> dict:
     if 'py' in which:
         tests = [PY, '-m', 'pytest', '-q', '-rs', '-n', '2', *(ask('TESTS') or ['tests'])]
         out['py'] = 'tests (pytest)', tests, {}, 'make test-py', "make test-py TESTS='{}'"
+    if 'kill' in which:
+        tests = [PY, '-m', 'pytest', '-q', '-rs', '-n', '2', *(ask('TESTS') or ['tests/test_faults.py', 'tests/test_kill.py', 'tests/test_sweep.py', 'tests/test_shared.py', 'tests/test_signals.py', 'tests/test_browser.py'])]
+        own = dict(GROK_NB_KILL='1', hang=2*HANG)                               # one of them fails and kills for many minutes
+        out['kill'] = 'faults and kills at every write (pytest)', tests, own, 'make test-kill', "make test-kill TESTS='{}'"
     if 'cpu' in which:
         store = os.environ.get('GROK_NB_STORE', str(ROOT/'.grok_nb'))
         own = dict(GROK_NB_SCALE='cpu', GROK_NB_STORE=store, hang=12*HANG)      # chapters train for many minutes without a word
@@ -71,7 +75,9 @@ def main(which: list) -> int:
         begun = time.monotonic()
         with open(LOGS/f'{name}.log', 'wb') as log: code, running, ended = run([str(o) for o in cmd], log, **env)
         took[name] = time.monotonic() - begun
-        if ended: print(f'slowest (s): {slowest(ended)}', flush=True)
+        if ended:
+            print(f'slowest ({"CPU s" if name in ("nbs", "cpu") else "s"}): {slowest(ended)}', flush=True)
+            (LOGS/f'{name}.times').write_text(''.join(f'{seconds:.1f}\t{what}\n' for what, seconds, _ in sorted(ended, key=lambda o: -o[1])))
         if code: bad += failure(name, title, code, running, ended, alone, part)
         if code == 130: break
     print(f'\n== {", ".join(f"{k} {span(v)}" for k, v in took.items())}; {span(sum(took.values()))} in all')
@@ -81,6 +87,6 @@ def main(which: list) -> int:
 
 if __name__ == '__main__':
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    known = ('check', 'nbs', 'py', 'cpu')
+    known = ('check', 'nbs', 'py', 'kill', 'cpu')
     if odd := [o for o in sys.argv[1:] if o not in known]: sys.exit(f'{odd[0]} is not known; use {", ".join(known)}')
     sys.exit(main(sys.argv[1:] or ['check', 'nbs', 'py']))

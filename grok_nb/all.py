@@ -91,7 +91,7 @@ from .train.losses import (Correlation, CrossEntropy, Exponential, Hinge, LogCro
                                   Logistic, Loss, MSE, StableMax)
 from .train.optim import Adam, AdamW, GD, Muon, Optimiser, SGD
 from .train.penalties import L2, L2nu, Nuclear, Penalty
-from .train.pool import Stop
+from .train.stop import Stop
 from .train.presets import preset, presets
 from .train.probes import (Active, Direction, Frequencies, LogTime, Margin, Movement, Norms,
                                   Probe, Recovery, probe)

@@ -10,6 +10,7 @@ from browser import FLAGS, chromium
 from hypothesis import HealthCheck, settings
 from waiting import LIMIT
 from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic, fit
+from grok_nb.train.store import Segment
 
 if os.name != 'nt':
     children = mp.get_context('forkserver')
@@ -26,7 +27,7 @@ settings.load_profile('grok_nb')
 
 
 # On several workers (`pytest -n 2`) the longest begin first, so that all end at about the same time
-LONG = ('browser JupyterLab', 'browser Voila', 'docs', 'sweep', 'signals', 'kill', 'claims', 'packaging', 'store', 'interrupt', 'configs', 'spectra')
+LONG = ('browser JupyterLab', 'browser Voila', 'docs', 'sweep', 'signals', 'kill', 'claims', 'shared', 'faults', 'packaging', 'store', 'interrupt', 'configs', 'spectra')
 
 
 def group(nodeid):
@@ -67,6 +68,24 @@ def picture():
     def take(path, skip=()):
         return {str(f.relative_to(path)): f.read_bytes() for f in sorted(path.rglob('*')) if f.is_file() and f.name not in skip}
     return take
+
+
+def segment_of(store, exp=None):
+    "The folder of the one segment of a store, or of the one that `fit` made for an experiment."
+    found, = (Path(store)/'segments').glob(f'{exp.id}.*' if exp else '[!.]*.*')
+    return found
+
+
+def with_other_words(segment, old, new):
+    "Write the tables of the experiments of a segment anew, with other words in them, as a later version of somebody's code would."
+    import pyarrow.compute as pc
+    from grok_nb.train.record import _parquet, _table
+    segment = Segment(segment)
+    for kind, column, a, b in (('experiments', 'config', old, new), ('runs', 'types', old.strip('"'), new.strip('"'))):
+        name, = segment.files(kind)
+        t = _table(segment.read(name))
+        t = t.set_column(t.column_names.index(column), column, pc.replace_substring(t[column], a, b))
+        segment.commit({f'{kind}.99.parquet': _parquet(t)}, (name,))
 
 
 @pytest.fixture(scope='session')

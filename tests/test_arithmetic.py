@@ -44,7 +44,7 @@ KINDS = dict(
     module=on_bits(small_net()), wide_inputs=on_bits(MLP(width=3), task=Boolean(n=200, k=2, train=31, test=33), data_seed='own'),
     sgd=on_sums(optim=SGD(.01, wd=.1)), momentum=on_sums(optim=SGD(.01, wd=.1, momentum=.9, decay='decoupled')), adam=on_sums(optim=Adam(.01, wd=.1)),
     some_momentum=on_sums(optim=SGD(.01, momentum=(0., .9))), literal=on_sums(optim=AdamW(.01, decay='literal')), betas=on_sums(optim=AdamW(.01, beta2=(.9, .99))), muon=on_sums(optim=Muon(.01)),
-    stream=on_bits(task=fresh, batch=5, data_seed='own', steps=70), single_example=on_bits(task=fresh, batch=1), batches=on_sums(batch=5),
+    stream=on_bits(task=fresh, batch=5, data_seed='own', steps=70), common_stream=on_bits(task=fresh, batch=5, steps=70), single_example=on_bits(task=fresh, batch=1), batches=on_sums(batch=5),
     own_data=on_sums(data_seed='own', batch=5), logistic=on_bits(loss=Logistic()), squares=on_sums(loss=MSE()), stablemax=on_sums(loss=StableMax()),
     double=on_sums(dtype='float64'), penalised=on_sums(penalty=(L2(.01),)), probed=on_sums(probes=(Norms(), Movement())))
 FILTERS = dict(ema=Grokfast(), ma=Grokfast('ma', window=5), perpendicular=Perpendicular(), warm_up=WarmUp(7), cosine=Cosine(9), doubling=Doubling(at=(3, 5)),
@@ -98,7 +98,7 @@ def test_what_is_asked_for_is_what_is_computed():
 
 HALF = """
 from grok_nb.all import *
-from grok_nb.train.fit import watching
+from grok_nb.train.events import watching
 exp = Experiment(ModularArithmetic(p=7, train_frac=.6), MLP(width=9), AdamW(), steps=20, seeds=2)
 with watching(ask=lambda e, step: 'stop' if step == 5 else ''): fit(exp, {!r}, progress=False)
 """

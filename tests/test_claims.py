@@ -1,8 +1,6 @@
 "The ledger at work: interrupts, kills, the committed verdicts, and the papers' own sizes."
-import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,18 +13,20 @@ from grok_nb.papers.predict import shape_check
 from grok_nb.papers.reproduce import read_claims
 from grok_nb.tasks.config import from_dict, lengths, to_dict
 from grok_nb.train.presets import preset
-from waiting import ended, started, until
+from grok_nb.train.run import runs
+from waiting import forked, until
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT/'nbs/papers/claims'
 
 load_chapters()
 
-STEPS = 3000
+STEPS = 300
 TRIAL = f'''
 import os
 from grok_nb.papers.ledger import Evidence, claim
-from grok_nb.train.fit import fit, watching
+from grok_nb.train.events import watching
+from grok_nb.train.fit import fit
 from grok_nb.train.presets import preset
 
 here = os.path.dirname(__file__)
@@ -58,11 +58,25 @@ def trial(tmp_path):
     return tmp_path
 
 
+def reproduces(folder, words):
+    "`grok-nb reproduce` on the trial claims; what it says goes to files."
+    for fd, name in enumerate(('out.txt', 'err.txt'), 1): os.dup2(os.open(f'{folder}/{name}', os.O_WRONLY | os.O_CREAT | os.O_TRUNC), fd)
+    os.environ.update(PYTHONPATH=f'{folder}{os.pathsep}{ROOT}', GROK_NB_STORE=f'{folder}/store', OMP_NUM_THREADS='1')
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+    from grok_nb.lab.cli import main
+    main(['reproduce', 'trial:*', '--scale', 'smoke', '--out', f'{folder}/out', '--module', 'trial_claims', *words])
+
+
 def command(folder, *words):
-    "`grok-nb reproduce` on the trial claims, until the block ends"
-    env = os.environ | dict(PYTHONPATH=f'{folder}{os.pathsep}{ROOT}', GROK_NB_STORE=str(folder/'store'), OMP_NUM_THREADS='1')
-    words = (sys.executable, '-c', 'from grok_nb.lab.cli import main; main()', 'reproduce', 'trial:*', '--scale', 'smoke', '--out', str(folder/'out'), '--module', 'trial_claims', *words)
-    return started(*words, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    "That in a process, until the block ends."
+    return forked(reproduces, str(folder), words)
+
+
+def ended(p, folder, what):
+    "What the process wrote to its output and its error output, once it has ended"
+    until(lambda: p.exitcode is not None, f'{what} ended')
+    return [(folder/name).read_text() for name in ('out.txt', 'err.txt')]
 
 
 def calls(folder): return (folder/'calls').read_text().split() if (folder/'calls').exists() else []
@@ -70,7 +84,7 @@ def calls(folder): return (folder/'calls').read_text().split() if (folder/'calls
 
 def step(folder):
     "How far the long run has come"
-    return max((json.loads(f.read_text())['step'] for f in (folder/'store').glob('*/manifest.json')), default=0)
+    return max(runs(folder/'store').step, default=0)
 
 
 def stopped(folder, sign, most, *words):
@@ -78,13 +92,13 @@ def stopped(folder, sign, most, *words):
     (folder/'hold').write_text(str(most))                               # where it waits, if the sign is late
     before = step(folder)
     with command(folder, *words) as p:
-        until(lambda: (step(folder) > before and read_claims(folder/'out')) or p.poll() is not None, 'the long claim commits a step')
+        until(lambda: (step(folder) > before and read_claims(folder/'out')) or p.exitcode is not None, 'the long claim commits a step', every=.2)
         os.killpg(p.pid, sign)
-        _, err = ended(p, f'reproduce, after {sign!r},')
+        _, err = ended(p, folder, f'reproduce, after {sign!r},')
     (folder/'hold').unlink()
     assert list(read_claims(folder/'out')) == [('trial:1-quick', 'smoke')]
     assert before < step(folder) <= most
-    return p.returncode, err
+    return p.exitcode, err
 
 
 def test_reproduce_goes_on_where_it_was_stopped(trial):
@@ -94,15 +108,15 @@ def test_reproduce_goes_on_where_it_was_stopped(trial):
     code, err = stopped(trial, signal.SIGKILL, STEPS//2)
     assert code == -signal.SIGKILL, err
 
-    with command(trial) as p: out, err = ended(p, 'the third reproduce')
-    assert p.returncode == 0, err
+    with command(trial) as p: out, err = ended(p, trial, 'the third reproduce')
+    assert p.exitcode == 0, err
     assert calls(trial) == ['quick', 'long', 'long', 'long']            # the verdict of the quick one was kept
     assert '2 holds' in out and out.count('trial:2-long') >= 2, out
     records = read_claims(trial/'out')
     assert [r['verdict'] for r in records.values()] == ['holds']*2
     assert records['trial:2-long', 'smoke']['measured']['step'] == STEPS
     exps = records['trial:2-long', 'smoke']['experiments']
-    assert list(exps) == [f.parent.name for f in (trial/'store').glob('*/manifest.json')]
+    assert list(exps) == runs(trial/'store').id.tolist()
 
 
 # --- the papers ----------------------------------------------------------------------------------------------------

@@ -2,7 +2,11 @@
 import shutil
 
 import pytest
+from conftest import segment_of, with_other_words
 from grok_nb.all import Store, StoreError, fit, open_run
+from grok_nb.train.events import watching
+from grok_nb.train.store import Segment
+from same import same
 
 
 def cut(b): return b[:len(b)//2]
@@ -12,69 +16,83 @@ def empty(b): return b''
 def gone(b): return None
 
 
-def use_everything(exp, store):
-    "Ask for the run and read all of it."
-    run = fit(exp, store, device='cpu')
-    run.history, [run.at(s) for s in run.checkpoints]
-
-
-@pytest.mark.parametrize('how', [cut, edited, longer, empty, gone])
-@pytest.mark.parametrize('name', ['config.json', 'manifest.json', 'history.parquet', 'bank.0.safetensors', 'bank.60.safetensors'])
-def test_finished_run(small, reference, tmp_path, picture, name, how):
-    folder = shutil.copytree(reference.path, tmp_path/small.id)
-    bad = how((folder/name).read_bytes())
-    if bad is None: (folder/name).unlink()
-    else: (folder/name).write_bytes(bad)
-    if name.endswith('.json') and how is longer: return use_everything(small, tmp_path)        # white space changes no meaning
-    before = picture(folder, ('.lock',))
-    with pytest.raises(StoreError) as e: use_everything(small, tmp_path)
-    assert name in str(e.value) and 'left as it is' in str(e.value)
-    assert picture(folder, ('.lock',)) == before
-
-
-@pytest.mark.parametrize('how', [cut, edited, longer, empty, gone])
-def test_unfinished_run(small, tmp_path, picture, how, monkeypatch):
-    steps = iter(range(10**6))
-    from grok_nb.train.pool import Pool
-    real = Pool.step
-    def fails(*a):
-        if next(steps) == 50: raise MemoryError('as if the machine had had enough')
-        real(*a)
-    monkeypatch.setattr(Pool, 'step', fails)
-    with pytest.raises(MemoryError): fit(small, tmp_path, device='cpu', snapshot=0)
-    monkeypatch.setattr(Pool, 'step', real)
-
-    folder = tmp_path/small.id
-    resume, = folder.glob('resume.*')
-    good = resume.read_bytes()
+def damage(file, how):
+    "Change a file; what it was."
+    good = file.read_bytes()
     bad = how(good)
-    if bad is None: resume.unlink()
-    else: resume.write_bytes(bad)
-    before = picture(folder, ('.lock',))
-    with pytest.raises(StoreError, match='resume'): fit(small, tmp_path, device='cpu')
-    assert picture(folder, ('.lock',)) == before
+    if bad is None: file.unlink()
+    else: file.write_bytes(bad)
+    return good
 
-    resume.write_bytes(good)                                                                # mended, it goes on
+
+def use_everything(exp, store):
+    "Ask for the run, read all of it, and go on from its end."
+    run = fit(exp, store, device='cpu')
+    run.history, [run.at(s) for s in run.checkpoints], open_run(exp.id, store)
+    fit(exp.but(steps=exp.steps + 1), store, device='cpu')
+
+
+@pytest.mark.parametrize('how', [cut, edited, longer, empty, gone])
+@pytest.mark.parametrize('kind', ['manifest', 'experiments', 'runs', 'replicas', 'history', 'weights', 'state'])
+def test_finished_run(small, reference, tmp_path, picture, kind, how):
+    shutil.copytree(reference.store.path, tmp_path/'store')
+    folder = segment_of(tmp_path/'store', small)
+    name = 'manifest.json' if kind == 'manifest' else Segment(folder).files(kind)[-1]
+    damage(folder/name, how)
+    if kind == 'manifest' and how is longer: return use_everything(small, tmp_path/'store')        # white space changes no meaning
+    before = picture(tmp_path, ('.lock',))
+    with pytest.raises(StoreError) as e: use_everything(small, tmp_path/'store')
+    assert name in str(e.value) and 'left as it is' in str(e.value)
+    assert picture(tmp_path, ('.lock',)) == before
+
+
+@pytest.mark.parametrize('how', [cut, edited, longer, empty, gone])
+def test_unfinished_run(small, reference, tmp_path, picture, how):
+    with watching(ask=lambda e, step: 'stop' if step == 50 else ''): fit(small, tmp_path, device='cpu')
+    seats, = segment_of(tmp_path).glob('seats.*')
+    good = damage(seats, how)
+    before = picture(tmp_path, ('.lock',))
+    with pytest.raises(StoreError, match='seats'): fit(small, tmp_path, device='cpu')
+    assert picture(tmp_path, ('.lock',)) == before
+
+    seats.write_bytes(good)                                                                # mended, it goes on
     assert not open_run(small, tmp_path).finished
-    assert fit(small, tmp_path, device='cpu').finished
+    same(fit(small, tmp_path, device='cpu'), reference)
 
 
-def test_a_folder_of_somebody_else(small, tmp_path, picture):
-    folder = tmp_path/small.id
-    folder.mkdir()
-    (folder/'history.parquet').write_text('precious')
-    with pytest.raises(StoreError, match='history.parquet'): fit(small, tmp_path, device='cpu')
-    assert picture(folder, ('.lock',)) == {'history.parquet': b'precious'}
+@pytest.mark.parametrize('name', ['history.parquet', 'notes.md', 'weights.1.safetensors'])
+def test_a_folder_of_somebody_else(small, tmp_path, name):
+    folders = tmp_path/small.id, tmp_path/'segments'/f'{small.id}.{"0"*12}', tmp_path/'segments/thesis'
+    for f in folders: f.mkdir(parents=True); (f/name).write_text('precious')
+    (tmp_path/'segments/README').write_text('precious')
+    try: fit(small, tmp_path, device='cpu')
+    except StoreError as e: assert small.id in str(e) and name.startswith('weights')       # it may be a part of the run
+    Store(tmp_path).fold(2)
+    assert [(f/name).read_text() for f in folders] + [(tmp_path/'segments/README').read_text()] == ['precious']*4
 
 
-def test_a_renamed_run_is_not_another_experiment(small, tmp_path):
-    run = fit(small, tmp_path, device='cpu')
-    run.path.rename(tmp_path/small.but(steps=50, keep=0).id)
-    with pytest.raises(StoreError, match='was changed'): fit(small.but(steps=50, keep=0), tmp_path, device='cpu')
+def test_a_renamed_segment_is_not_another_experiment(small, tmp_path):
+    fit(small, tmp_path, device='cpu')
+    other = small.but(width=9)
+    folder = segment_of(tmp_path)
+    folder.rename(folder.with_name(f'{other.id}.{"0"*12}'))
+    with pytest.raises(StoreError, match='there is no run'): open_run(other, tmp_path)
+    assert fit(small, tmp_path, device='cpu').cached and not fit(other, tmp_path, device='cpu').cached
+
+
+def test_a_table_that_describes_another_experiment_is_said(small, tmp_path):
+    fit(small, tmp_path, device='cpu')
+    with_other_words(segment_of(tmp_path), '"width": 16', '"width": 17')
+    with pytest.raises(StoreError, match=f'{small.id} was changed: it describes {small.but(width=17).id}'): open_run(small.id, tmp_path)
 
 
 def test_other_files_of_the_user_survive(small, tmp_path):
-    folder = Store(tmp_path).create(small)
-    (folder.path/'notes.md').write_text('mine')
+    store = Store(tmp_path)
+    with watching(ask=lambda e, step: 'stop' if step == 50 else ''): fit(small, tmp_path, device='cpu')
+    note = segment_of(tmp_path)/'notes.md'
+    note.write_text('mine')
     fit(small, tmp_path, device='cpu', snapshot=0)
-    assert (folder.path/'notes.md').read_text() == 'mine'
+    store.drop_states()
+    store.fold(2)
+    with pytest.raises(StoreError, match='notes.md'): store.remove(small.id)
+    assert note.read_text() == 'mine' and open_run(small, tmp_path).finished

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from grok_nb.all import AdamW, CrossEntropy, Experiment, Grokfast, LogCrossEntropy, MLP, ModularArithmetic, SGD, chain, gpt, make_bank
 from grok_nb.tasks.config import from_dict, to_dict
 from grok_nb.train.filters import Perpendicular
-from grok_nb.train.pool import load_data, measure
+from grok_nb.train.members import load_data, measure
 
 
 def one_step(opt, gradient, weight=1.):

@@ -10,7 +10,7 @@ from grok_nb.tasks.config import Config
 from grok_nb.tasks.linear import SparseLinear
 from grok_nb.train.checkup import built_in, checkup, meta_step, small_experiments
 from grok_nb.train.filters import Filter, LossNormalised, chain
-from grok_nb.train.pool import load_data
+from grok_nb.train.members import load_data
 from grok_nb.train.losses import Loss
 from grok_nb.train.optim import Optimiser
 from grok_nb.train.penalties import Penalty

@@ -2,8 +2,14 @@
 import numpy as np
 import pytest
 
-from grok_nb.all import AdamW, Continued, Experiment, Free, LowRank, MLP, ModularArithmetic, Stop, fit, sweep, transfer
+from grok_nb.all import (AdamW, Boolean, Continued, Experiment, Free, Hinge, LowRank, MLP, ModularArithmetic, SGD, Stop, Store, fit,
+                         open_run, sweep, transfer)
+from grok_nb.train import loop
+from grok_nb.train.events import watching
 from grok_nb.train.pool import Pool, seated
+from grok_nb.train.probes import Norms
+from grok_nb.train.run import index, runs
+from same import same
 
 weak = Experiment(ModularArithmetic(p=11, train_frac=.8), MLP(width=32, embed=Free(6)), AdamW(lr=.03, wd=1.), steps=150, seeds=2)
 large = weak.but({'model.embed': Free(9), 'steps': 60})
@@ -72,3 +78,115 @@ def test_a_lone_survivor_goes_on_as_in_company():
     alone = until(Pool([(long, 0, None)], 1, Stop(None)), 10**9)
     mine = next(s for s in both.done if s.exp == long)
     assert mine.rows == alone.done[0].rows
+
+
+stream = Experiment(Boolean(n=9, k=2, test=31), MLP(width=9, act='relu', bias='all'), SGD(.1), loss=Hinge(), batch=3, steps=23, seeds=2)
+
+
+@pytest.mark.parametrize('places', [1, 3, 4])
+def test_neighbours_on_a_common_stream_may_leave(tmp_path, places):
+    exps = [stream.but(steps=9), stream.but(lr=.05), stream.but(lr=.3, seeds=3)]
+    result = sweep(exps, store=tmp_path/'sweep', places=places, progress=False)
+    assert result.failed.empty
+    for i, e in enumerate(exps): same(result.run(i), fit(e, tmp_path/'fit', progress=False))
+
+
+def test_fit_leaves_early_as_a_sweep_does(tmp_path):
+    exp, stop = stream.but(seeds=6, steps=200, lr=.3), Stop('test accuracy >= .6')
+    run, result = fit(exp, tmp_path/'fit', stop=stop, progress=False), sweep([exp], store=tmp_path/'sweep', stop=stop, progress=False)
+    assert (result.frame.ended == 'generalised').all() and len(set(result.frame.step)) > 1
+    assert not run.finished and not run.interrupted
+    same(run, result.run(0))
+    for i, step in enumerate(result.frame.step.astype(int)):             # the last weights of each, and not the first of all
+        for k, v in run.at().params.items(): assert v[i].equal(run._of[i].weights(step)[k])
+    assert fit(exp, tmp_path/'fit', stop=stop, progress=False).cached
+    whole = fit(exp, tmp_path/'fit', progress=False)
+    assert whole.finished and not whole.cached
+    with pytest.raises(ValueError, match="stop='test' is not allowed"): fit(exp, tmp_path/'fit', stop='test')
+
+
+def test_an_experiment_and_its_start_share_a_sweep(tmp_path):
+    then = weak.but(start=Continued(weak), steps=20)
+    result = sweep([then, weak, then.but(lr=.01)], store=tmp_path/'sweep', progress=False)
+    assert result.failed.empty
+    for i, e in enumerate([then, weak, then.but(lr=.01)]): same(result.run(i), fit(e, tmp_path/'fit', progress=False))
+
+
+def test_a_start_that_fails_fails_alone(tmp_path):
+    bad = weak.but(start=Continued(weak.but({'model.width': 8})), steps=20)
+    good = weak.but(start=Continued(weak), steps=20)
+    with pytest.warns(UserWarning, match='2 replicas could not be trained'): result = sweep([bad, good], store=tmp_path, progress=False)
+    assert result.failed.number.tolist() == [0, 0] and result.run(1).finished
+
+
+def test_a_sweep_that_is_stopped_while_a_start_trains_loses_nothing(tmp_path):
+    exps = [moved(lr=lr) for lr in (.01, .03)]
+    with watching(ask=lambda exp, step: 'stop' if exp == weak and step == 50 else ''):
+        assert sweep([weak.but(lr=.01), *exps], store=tmp_path/'a', places=1, snapshot=1000, progress=False).stopped
+    assert open_run(weak.but(lr=.01), tmp_path/'a').finished
+    assert open_run(exps[0].start.weak, tmp_path/'a').step == 50
+    assert not sweep(exps, store=tmp_path/'a', progress=False).stopped
+    for e in exps: same(open_run(e, tmp_path/'a'), fit(e, tmp_path/'b', progress=False))
+
+
+def test_a_sweep_can_compile(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr('grok_nb.train.pool.Compiled', lambda model, params: asked.append(model) or seen(model, params))
+    from grok_nb.models.bank import Bank as seen
+    result = sweep([large.but(steps=3), large.but(steps=3, lr=.01)], store=tmp_path, compile=True, progress=False)
+    assert asked and result.run(0).environment['compile'] and result.run(1).finished
+
+
+def test_threads_are_kept(tmp_path, monkeypatch):
+    "Who goes on does so with as many threads as before, since another number rounds differently."
+    import torch
+    exp, used = weak.but(steps=30), []
+    def note(exp, state): used.append(torch.get_num_threads())
+    monkeypatch.setattr(Pool, 'threads', property(lambda self: 2))
+    with watching(ask=lambda e, step: 'stop' if step == 10 else '', look=note): fit(exp, tmp_path, progress=False)
+    assert set(used) == {2} and open_run(exp, tmp_path).environment['threads'] == 2
+    monkeypatch.setattr(Pool, 'threads', property(lambda self: 1))
+    used.clear()
+    with watching(look=note): run = fit(exp, tmp_path, progress=False)
+    assert set(used) == {2} and [e['threads'] for e in run.environments] == [2, 2]
+    with watching(look=note): fit(exp.but(lr=.02), tmp_path, progress=False)
+    assert used[-1] == 1
+
+
+def test_what_others_look_up_is_written_in_one_step(tmp_path, monkeypatch):
+    store, seen = Store(tmp_path), []
+    import grok_nb.train.store as module
+    real = module.os.replace
+    def replace(a, b):
+        if str(b).endswith('claim.json'): seen.append(Store(tmp_path).held())
+        real(a, b)
+    monkeypatch.setattr(module.os, 'replace', replace)
+    segment, own, lock = store.claim('mine', ['a', 'b'])
+    assert seen == [{}] and set(store.held()) == {'a', 'b'}
+    store.release(segment, lock)
+
+
+def test_folding_keeps_the_last_state(tmp_path, monkeypatch):
+    "Also where an earlier one of the same replica was left behind by a process that was killed."
+    store = Store(tmp_path)
+    with monkeypatch.context() as m:
+        m.setattr(loop, '_tidy', lambda *_: None)
+        for n in (20, 40): fit(weak.but(steps=n), store, progress=False)
+        fit(weak.but(lr=.01, steps=5), store, progress=False)
+    store.fold(2)
+    taken, real = [], loop.Pool.step
+    monkeypatch.setattr(loop.Pool, 'step', lambda self: taken.append(len(self)) or real(self))
+    fit(weak.but(steps=60), store, progress=False)
+    assert sum(taken) == 40
+
+
+def test_what_probes_say_of_others_does_not_come_along(tmp_path):
+    "Segments of experiments with different probes are folded into one, and one of them goes on."
+    store, plain, probed = Store(tmp_path/'many'), weak.but(steps=20), weak.but(steps=20, lr=.01, probes=(Norms(),))
+    for e in (plain, probed): fit(e, store, progress=False)
+    store.fold(2)
+    assert len(store.segments()) == 1
+    for e in (plain.but(steps=40), probed.but(steps=40)): same(fit(e, store, progress=False), fit(e, tmp_path/e.id, progress=False))
+    assert len(runs(store)) == 4 and len(index(store)) == 8
+    assert list(open_run(probed, store).probes) == list(fit(probed, tmp_path/'alone', progress=False).probes)
+    assert not any(k.startswith('probe.') for k in open_run(plain, store)._of[0].past())

@@ -58,23 +58,28 @@ def test_the_command_line_says_it_on_standard_error_once(tmp_path, capsys):
 
 
 def test_a_run_that_is_well_says_nothing_and_its_neighbours_do_not_matter(tmp_path):
-    well, said = warned(base, tmp_path)
-    assert not said and well.diverged == {} and 'diverged' not in well.timeline() and runs(tmp_path).diverged.tolist() == ['']
-    one = warned(wild['one'], tmp_path)[0]
+    well, said = warned(base, tmp_path/'well')
+    assert not said and well.diverged == {} and 'diverged' not in well.timeline() and runs(tmp_path/'well').diverged.tolist() == ['']
+    one = warned(wild['one'], tmp_path/'one')[0]
     a, b = (r.history.query('replica != 1').reset_index(drop=True) for r in (well, one))
     pd.testing.assert_frame_equal(a, b, rtol=1e-3, atol=1e-3)
 
 
-def test_a_manifest_that_does_not_know_is_told_by_the_history(tmp_path):
+def test_a_run_that_shares_replicas_with_one_that_diverged_says_what_it_sees_of_them(tmp_path):
     run, said = warned(wild['one'], tmp_path)
-    m = run.folder.manifest()
-    run.folder.commit({}, **{k: m[k] for k in ('step', 'finished', 'written', 'seconds', 'environment')})
-    assert 'diverged' not in run.folder.manifest() and runs(tmp_path).diverged.tolist() == ['']
-    assert open_run(run.config, tmp_path).diverged == run.diverged and warned(run.config, tmp_path)[1] == said
+    well = warned(base.but(seeds=(0, 2)), tmp_path)                                   # the two that are well, from the store
+    assert well[0].cached and not well[1] and well[0].diverged == {}
+    rate = wild['rate'].but(keep=tuple(range(1, 20)))
+    late, told = warned(rate, tmp_path)
+    before = min(late.diverged.values()) - 1
+    early, quiet = warned(rate.but(steps=before), tmp_path)
+    assert before > 0 and early.cached and not quiet and early.diverged == {}
+    t = runs(tmp_path).set_index('id').diverged
+    assert t[run.id] == said[0].removeprefix('fit: ') and t[late.id] == told[0].removeprefix('fit: ') and t[early.id] == t[well[0].id] == ''
 
 
 @pytest.mark.parametrize('stop', [Stop(None), Stop(None, diverged=False)], ids=['leaves', 'stays'])
-def test_a_sweep_and_its_packs_say_it(stop, tmp_path):
+def test_a_sweep_says_it(stop, tmp_path):
     exp = wild['one']
     result = sweep([exp], store=tmp_path, stop=stop, device='cpu', progress=False)
     run = open_run(exp, tmp_path)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from grok_nb.all import Store, open_run, preset
+from grok_nb.all import open_run, preset, runs
 from jupyter_client.manager import start_new_kernel
 from waiting import LIMIT, ended, started, until
 
@@ -19,7 +19,7 @@ command = '''
 import sys
 from pathlib import Path
 from grok_nb.lab.cli import main
-from grok_nb.train.fit import watching
+from grok_nb.train.events import watching
 with watching(tell=lambda exp, step, run: step and Path(sys.argv[-1]).touch()): main(sys.argv[1:-1])
 '''
 
@@ -33,7 +33,7 @@ def ask(client, code):
 
 def committed(store):
     "Has a run put away some steps?"
-    return any((f.manifest() or {}).get('step') for f in Store(store).folders())
+    return runs(store).step.gt(0).any()
 
 
 def test_ctrl_c_in_a_notebook_returns_the_partial_run(tmp_path, monkeypatch):

@@ -15,14 +15,14 @@ def history(exp, store, replica):
 @pytest.mark.parametrize('dtype, tolerance', [('float32', 2e-4), ('float64', 1e-10)])
 def test_one_replica_and_eight_agree(tmp_path, dtype, tolerance):
     eight = preset('modular-addition').but(steps=60, keep=0, dtype=dtype)
-    for r in (0, 5): pd.testing.assert_frame_equal(history(eight, tmp_path, r), history(eight.but(seeds=(r,)), tmp_path, 0), rtol=tolerance, atol=tolerance)
+    for r in (0, 5): pd.testing.assert_frame_equal(history(eight, tmp_path/'bank', r), history(eight.but(seeds=(r,)), tmp_path/'alone', 0), rtol=tolerance, atol=tolerance)
 
 
 def test_rates_of_their_own_reach_their_replicas(tmp_path):
     exp = preset('modular-addition').but(steps=40, keep=0, dtype='float64', seeds=(0, 0, 0), lr=(.01, .01, .002), wd=(.3, 3., .3))
     for r,(lr,wd) in enumerate([(.01, .3), (.01, 3.), (.002, .3)]):
-        pd.testing.assert_frame_equal(history(exp, tmp_path, r), history(exp.but(seeds=(0,), lr=lr, wd=wd), tmp_path, 0), rtol=1e-10, atol=1e-10)
-    norms = fit(exp, tmp_path).at(40).params['W0'].flatten(1).norm(dim=1)
+        pd.testing.assert_frame_equal(history(exp, tmp_path/'bank', r), history(exp.but(seeds=(0,), lr=lr, wd=wd), tmp_path/'alone', 0), rtol=1e-10, atol=1e-10)
+    norms = fit(exp, tmp_path/'bank').at(40).params['W0'].flatten(1).norm(dim=1)
     assert len({round(n, 3) for n in norms.tolist()}) == 3 and norms[1] < norms[0]
 
 
@@ -38,8 +38,8 @@ def test_a_network_that_remembers_its_start_agrees_with_itself_alone(tmp_path, w
     ends = []
     for r,a in enumerate(alphas):
         alone = exp.but(model=wrap(exp.model, a), seeds=(bank.init_seeds[r],))
-        pd.testing.assert_frame_equal(history(bank, tmp_path, r), history(alone, tmp_path, 0), rtol=1e-10, atol=1e-10)
-        ends.append(history(bank, tmp_path, r).loss.iloc[-1])
+        pd.testing.assert_frame_equal(history(bank, tmp_path/'bank', r), history(alone, tmp_path/'alone', 0), rtol=1e-10, atol=1e-10)
+        ends.append(history(bank, tmp_path/'bank', r).loss.iloc[-1])
     assert len(set(ends)) == 3                                # alpha reached its replica
 
 

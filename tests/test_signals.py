@@ -16,12 +16,13 @@ import pytest
 # Not `grok_nb.all`: other processes import this file
 from grok_nb.models.mlp import MLP
 from grok_nb.tasks.modular import ModularArithmetic
-from grok_nb.train.experiment import Experiment
-from grok_nb.train.fit import _interruptible, fit, watching
+from grok_nb.train.experiment import Experiment, replica_ids
+from grok_nb.train.events import interruptible, watching
+from grok_nb.train.fit import fit
 from grok_nb.train.optim import AdamW
-from grok_nb.train.order import make_orders, train_order
-from grok_nb.train.pack import Pack
-from grok_nb.train.run import open_run
+from grok_nb.train.record import find
+from grok_nb.train.run import index, open_run, runs
+from grok_nb.train.shard import every_pair, make_shards, train_shard
 from grok_nb.train.store import Store
 from grok_nb.train.sweep import sweep
 from waiting import LIMIT, forked, until
@@ -52,9 +53,8 @@ def sweeps(store):
 
 
 def committed(store):
-    "Steps on disk, of runs and of packs."
-    store = Store(store)
-    return sum((f.manifest() or {}).get('step', 0) for f in store.folders()) + sum((p.manifest() or {}).get('taken', 0) for p in store.packs())
+    "Steps on disk."
+    return int(index(store).step.fillna(0).sum())
 
 
 @pytest.mark.parametrize('sign', signals)
@@ -113,7 +113,7 @@ def test_what_was_ignored_stays_ignored(sign, tmp_path):
 @pytest.mark.parametrize('first', [signal.SIGINT, *signals])
 @pytest.mark.parametrize('second', [signal.SIGINT, *signals])
 def test_a_second_signal_interrupts_at_once(first, second, handled):
-    with pytest.raises(KeyboardInterrupt), _interruptible() as stop:
+    with pytest.raises(KeyboardInterrupt), interruptible() as stop:
         signal.raise_signal(first)
         assert stop.is_set() and not handled
         signal.raise_signal(second)
@@ -140,7 +140,7 @@ def sleeps(awake):
 def test_a_child_that_was_forked_meanwhile_dies_as_ever(sign):
     context = multiprocessing.get_context('fork')
     awake = context.Event()
-    with _interruptible():
+    with interruptible():
         p = context.Process(target=sleeps, args=(awake,), daemon=True)
         p.start()
         assert awake.wait(LIMIT)
@@ -153,19 +153,23 @@ def test_a_child_that_was_forked_meanwhile_dies_as_ever(sign):
 
 def pools(store, kind, exps):
     "A sweep on a pool of two processes; what it says in the end goes to a file."
-    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(kind)) as pool:
+    context = multiprocessing.get_context(kind)
+    if kind == 'forkserver': context.set_forkserver_preload([__name__])      # imports once, not in each of the two
+    with ProcessPoolExecutor(2, mp_context=context) as pool:
         result = sweep(exps, pool, store=store, device='cpu', progress=False, snapshot=never)
     said = dict(stopped=result.stopped, taken=result.taken, failed=len(result.failed))
     stepped(store).write_text(json.dumps(said))
 
 
 def beats(store):
-    "pid -> steps, of the orders that were trained for a while: more steps than are on disk"
-    out = {}
-    for p in Store(store).packs():
-        try: b, m = json.loads((p.path/'.beat').read_text()), p.manifest()
+    "pid -> steps, of the shards that were trained for a while: more steps than are on disk"
+    store, out = Store(store), {}
+    held = store.held()
+    for s in set(held.values()):
+        try: b = json.loads((s.path/'.beat').read_text())
         except (OSError, ValueError): continue
-        if m and (m['finished'] or b['taken'] > m['taken']): out[b['pid']] = b['taken']
+        there = find(store, [k for k, o in held.items() if o == s])
+        if there and b['taken'] > sum(r.step for r in there.values()): out[b['pid']] = b['taken']
     return out
 
 
@@ -173,8 +177,8 @@ def alive(pids): return [i for i in pids if psutil.pid_exists(i) and psutil.Proc
 
 
 def under_way(store, p, n):
-    "The beats of `n` orders, once all are under way."
-    until(lambda: p.exitcode is not None or len(beats(store)) == n, f'{n} orders are under way')
+    "The beats of `n` shards, once all are under way."
+    until(lambda: p.exitcode is not None or len(beats(store)) == n, f'{n} shards are under way')
     assert p.exitcode is None
     return beats(store)
 
@@ -182,12 +186,13 @@ def under_way(store, p, n):
 def signs(pid): return list(Path(tempfile.gettempdir()).glob(f'grok_nb-sweep-{pid}-*'))
 
 
+ALL = bool(os.environ.get('GROK_NB_KILL'))           # as `make test-kill` sets it: each way to send it to each kind of pool, else each of both at least once
 kinds = ['fork', 'spawn', 'forkserver']
-many = [exp.but(train_frac=f) for f in (.4, .5, .6, .7, .8)]                # five orders: two under way, and more in the queue
+ways = [(send, kind) for send in (os.kill, os.killpg) for kind in kinds if ALL or (send is os.killpg) == (kind == 'spawn')]
+many = [exp.but(train_frac=f) for f in (.4, .5, .6, .7, .8)]                # five shards: two under way, and more in the queue
 
 
-@pytest.mark.parametrize('kind', kinds)
-@pytest.mark.parametrize('send', [os.kill, os.killpg])                      # to the process alone, as a notebook or a script does; to all, as a terminal does
+@pytest.mark.parametrize('send, kind', ways)                                # to the process alone, as a notebook or a script does; to all, as a terminal does
 def test_one_ctrl_c_ends_a_sweep_on_a_pool(send, kind, tmp_path):
     store = tmp_path/'store'
     with forked(pools, str(store), kind, many) as p:
@@ -214,18 +219,21 @@ def test_a_signal_ends_a_pool_with_its_sweep(sign, tmp_path):
 @pytest.mark.parametrize('kind', kinds)
 def test_workers_whose_parent_is_killed_commit_and_end(kind, tmp_path):
     store = tmp_path/'store'
-    with forked(pools, str(store), kind, [exp, exp.but(steps=30, train_frac=.5)]) as p:    # one is soon done, and its worker idle
-        seen = under_way(store, p, 2)
-        assert len(signs(p.pid)) == 1
+    soon = exp.but(steps=30, train_frac=.5)
+    with forked(pools, str(store), kind, [exp, soon]) as p:                 # one is soon done, and its worker idle
+        until(lambda: p.exitcode is not None or soon.id in set(runs(store).query('finished').id), 'the short one is done')
+        seen = under_way(store, p, 1)
+        below = [o.pid for o in psutil.Process(p.pid).children(recursive=True)]
+        assert len(signs(p.pid)) == 1 and len(below) >= 2 and set(seen) < set(below)
         p.kill()
         p.join(LIMIT)
-        until(lambda: not alive(seen), 'the workers end')
+        until(lambda: not alive(below), 'the workers end')
     assert committed(store) >= sum(seen.values())
     assert not signs(p.pid)                                         # nothing is left behind
 
 
 def child_says(caller, out):
-    from grok_nb.train.order import _is_child
+    from grok_nb.train.shard import _is_child
     said = []
     t = threading.Thread(target=lambda: said.append(_is_child(caller)))
     t.start(); t.join()
@@ -234,7 +242,7 @@ def child_says(caller, out):
 
 def test_only_the_main_thread_of_a_child_process_follows_its_parent():
     from conftest import children
-    from grok_nb.train.order import _is_child
+    from grok_nb.train.shard import _is_child
     host, me, out = platform.node(), os.getpid(), children.Queue()
     for caller,want in {(host, me, 'x'): (True, False), (host, me + 1, 'x'): (False, False), ('elsewhere', me, 'x'): (False, False), None: (False, False)}.items():
         p = children.Process(target=child_says, args=(caller, out))
@@ -246,24 +254,25 @@ def test_only_the_main_thread_of_a_child_process_follows_its_parent():
 
 # --- waiting for another process -----------------------------------------------------------------------------------
 
-def test_a_sweep_that_waits_for_a_pack_says_so_once(tmp_path, capsys):
-    store, order, said, got, asked = Store(tmp_path), make_orders([brief])[0], '', [], []
+def test_a_sweep_that_waits_for_others_says_so_once(tmp_path, capsys):
+    store, shard, said, got, asked = Store(tmp_path), make_shards(every_pair([brief]))[0], '', [], []
     def ask(): asked.append(1); return ''
-    (store.path/'packs'/order.id).mkdir(parents=True)
-    lock = Pack(store.path/'packs'/order.id).lock()
-    with lock:
-        t = threading.Thread(target=lambda: got.append(train_order(order, store, 'cpu', ask=ask)))
+    segment, mine, lock = store.claim(shard.id, list(replica_ids(brief)))
+    assert mine == list(replica_ids(brief)) and not store.claim('x', mine)[0]
+    try:
+        t = threading.Thread(target=lambda: got.append(train_shard(shard, store, 'cpu', ask=ask)))
         t.start()
         def told():
             nonlocal said
             said += capsys.readouterr().err
             return 'waiting' in said
         until(told, 'it says that it waits')
-        until(lambda: len(asked) > 5, 'it has looked at the lock some times')
+        until(lambda: len(asked) > 5, 'it has looked at the claim some times')
         assert not got
         assert sweep([brief], store=store, device='cpu', ask=lambda: 'stop').stopped
         said += capsys.readouterr().err
+    finally: store.release(segment, lock)
     t.join(LIMIT)
     said += capsys.readouterr().err
     assert got[0]['taken'] == 120 and not got[0]['stopped']
-    assert said == 'sweep: another process is training these replicas; waiting for it\n'*2     # for the order and for the sweep
+    assert said == 'sweep: another process is training these replicas; waiting for it\n'*2     # for the shard and for the sweep

@@ -1,4 +1,5 @@
 "A sweep loses nothing when the process that called it, its scheduler or its workers are killed."
+import json
 import os
 import random
 import signal
@@ -11,12 +12,15 @@ import pytest
 # Not `grok_nb.all`: a dozen processes import this file
 from grok_nb.models.mlp import MLP
 from grok_nb.tasks.modular import ModularArithmetic
-from grok_nb.train.experiment import Experiment
+from grok_nb.train.experiment import Experiment, replica_ids
 from grok_nb.train.grid import Experiments  # noqa: F401, gives experiments their grid
 from grok_nb.train.optim import AdamW
-from grok_nb.train.pool import Stop
+from grok_nb.train.stop import Stop
+from grok_nb.train.record import find
+from grok_nb.train.run import index
 from grok_nb.train.store import Store
 from grok_nb.train.sweep import sweep
+from same import left_behind, same
 from waiting import LIMIT, forked, until
 
 exp = Experiment(ModularArithmetic(p=23, train_frac=.7), MLP(width=16, act='square'), AdamW(.02, wd=.01), steps=250, seeds=2)
@@ -44,11 +48,11 @@ def held(store):
     def ask():
         try: most = int(hold_of(store).read_text())
         except FileNotFoundError: return ''
-        return 'hold' if sum(taken(store).values()) >= most else ''
+        return 'hold' if taken(store) >= most else ''
     return ask
 
 
-def work(do, order, store, **how): return do(order, store, ask=held(store), **how)
+def work(do, shard, store, **how): return do(shard, store, ask=held(store), **how)
 
 
 class Held:
@@ -74,37 +78,36 @@ def finish(do, store):
     assert p.exitcode == 0
 
 
-def taken(store): return {p.path.name: (p.manifest() or {}).get('taken', 0) for p in Store(store).packs()}
+def taken(store): return int(index(store).step.fillna(0).sum())
 
 
 def killed(steps, do, store, stack):
     "Begin a sweep, and kill it once so many steps are committed; the number that then is. Its workers are left alone until the stack ends."
     hold_of(store).write_text(str(steps + 100))
     p = stack.enter_context(begin(do, store))
-    until(lambda: sum(taken(store).values()) >= steps or p.exitcode is not None, f'{steps} steps of the sweep are committed', every=.02)
+    until(lambda: taken(store) >= steps or p.exitcode is not None, f'{steps} steps of the sweep are committed', every=.02)
     assert p.exitcode is None, 'the sweep ended before it was killed'
     p.kill()
     p.join(LIMIT)
-    return sum(taken(store).values())
+    return taken(store)
 
 
-def same(a, b):
+def equal(a, b):
     pd.testing.assert_frame_equal(*(r.frame.drop(columns='seconds') for r in (a, b)), check_exact=True)
-    for k in range(len(a)): pd.testing.assert_frame_equal(a.run(k).history, b.run(k).history, check_exact=True)
+    for k in range(len(a)): same(a.run(k), b.run(k))
 
 
 def check(store, expected):
-    "All is there, equal, and every sitting began at a commit."
-    result = sweep(grid, store=store, stop=Stop())
+    "All is there, equal, and every sitting began at a commit; in how many of them each replica was trained."
+    result, store = sweep(grid, store=store, stop=Stop()), Store(store)
     assert result.taken == 0                                 # nothing was left to do
-    same(result, expected)
-    for p in Store(store).packs():
-        m = p.manifest()
-        starts = [s['taken'] for s in m['sittings']]
-        assert starts == sorted(starts) and starts[0] == 0
-        rows = p.runs()
-        assert m['taken'] == rows.step.sum()                 # steps that count were counted once
-    return [len(p.manifest()['sittings']) for p in Store(store).packs()]
+    equal(result, expected)
+    found = find(store, [k for e in grid for k in replica_ids(e)])
+    for key, r in found.items():
+        steps = [s for c, _ in r.where for s in c.past(key)['step'].tolist()]
+        assert len(steps) == len(set(steps))                 # what was measured was measured once
+    assert left_behind(store.path) == []
+    return [len(r.sources) for r in found.values()]
 
 
 def test_a_sweep_that_is_killed_again_and_again(tmp_path, expected):
@@ -131,10 +134,10 @@ def test_a_broken_pool_of_processes_is_said_and_nothing_is_lost(tmp_path, expect
     store = Store(tmp_path/'store')
     hold_of(store.path).write_text('1')
 
-    def under_way(): return [m for p in store.packs() if (m := p.manifest()) and m['taken'] and not m['finished']]
+    def under_way(): return taken(store) and [s for s in store.held().values() if (s.path/'.beat').exists()]
 
     def kill():
-        try: os.kill(until(under_way, 'a worker commits a step', every=.02)[0]['sittings'][-1]['pid'], signal.SIGKILL)
+        try: os.kill(json.loads((until(under_way, 'a worker commits a step', every=.02)[0].path/'.beat').read_text())['pid'], signal.SIGKILL)
         finally: hold_of(store.path).unlink()
 
     killer = Thread(target=kill)

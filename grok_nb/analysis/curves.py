@@ -14,7 +14,7 @@ import pandas as pd
 import seaborn as sns
 from .style import colours, use_style
 from ..tasks.config import refuse
-from ..train.pack import knowing
+from ..train.record import knowing
 from ..train.run import Run, diverged, first_time, splits
 
 # %% ../../nbs/analysis/02_curves.ipynb #5e1c07a2

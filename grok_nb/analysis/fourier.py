@@ -10,7 +10,6 @@ __all__ = ['token_table', 'shares', 'power', 'purity', 'participation', 'concent
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from matplotlib.ticker import MaxNLocator
 from .frames import frame, over
@@ -166,6 +165,7 @@ def heatmap(
     dim:int=None, # The axis of a tensor that runs over the residues
 ):
     "Power of every neuron over frequencies, neurons sorted by their strongest frequency."
+    import seaborn  # noqa: F401 (it brings the colours)
     if ax is None:
         use_style()
         ax = plt.subplots(figsize=(4, 3.2), layout='constrained')[1]
@@ -189,6 +189,7 @@ def plot_frequencies(
     ax=None, # Where to draw; a new figure if left out
 ):
     "How many neurons have each frequency as their strongest: mean and range over replicas."
+    import seaborn as sns
     if ax is None:
         use_style()
         ax = plt.subplots(figsize=(6.4, 2.6), layout='constrained')[1]

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from ..models.bank import Bank
 from ..tasks.config import refuse
-from ..train.pool import load_data
+from ..train.members import load_data
 from ..train.run import Run, splits
 
 # %% ../../nbs/analysis/01_frames.ipynb #36293ca7

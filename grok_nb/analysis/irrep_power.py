@@ -8,7 +8,6 @@ __all__ = ['irrep_powers', 'irrep_power', 'irrep_purity', 'plot_irrep_purity', '
 # %% ../../nbs/analysis/13_irrep_power.ipynb #9695176f
 import matplotlib.pyplot as plt
 import pandas as pd
-import seaborn as sns
 import torch
 from .fourier import token_table
 from .frames import frame, over
@@ -111,6 +110,7 @@ def plot_irrep_purity(
     **kw, # Passed to `irrep_purity`
 ):
     "The purity of all live neurons, one histogram for each moment."
+    import seaborn as sns
     if ax is None:
         use_style()
         ax = plt.subplots(figsize=(5, 2.8), layout='constrained')[1]
@@ -153,6 +153,7 @@ def plot_irreps(
     **kw, # Passed to `irrep_counts`
 ):
     "Neurons of each irrep, or their share of the weight: mean and range over replicas."
+    import seaborn as sns
     if value not in ('neurons', 'weight'):
         refuse('plot_irreps', 'value', value, "'neurons' or 'weight'")
     if ax is None:

@@ -15,7 +15,7 @@ from .curves import knowing
 from .style import use_style
 from .transitions import story
 from ..tasks.config import refuse
-from ..train.pack import written
+from ..train.record import written
 from ..train.sweep import SweepResult, condition
 
 # %% ../../nbs/analysis/05_phase_diagram.ipynb #dec4679c

@@ -5,15 +5,12 @@
 # %% auto #0
 __all__ = ['colours', 'use_style']
 
-# %% ../../nbs/analysis/00_style.ipynb #4a717a71
-import seaborn as sns
-
 # %% ../../nbs/analysis/00_style.ipynb #d8b18568
-_hues = sns.color_palette('colorblind').as_hex()
-colours = dict(train=_hues[0], test=_hues[1], theory='#333333') # what each thing is drawn in
+colours = dict(train='#0173b2', test='#de8f05', theory='#333333') # what each thing is drawn in
 
 def use_style():
     "Set the house style for figures that follow."
+    import seaborn as sns               # here: workers, which draw nothing, start without it
     sns.set_theme(context='notebook', style='ticks', palette='colorblind', rc={
         'figure.figsize': (6.4, 3.4), 'figure.dpi': 100, 'savefig.dpi': 150,
         'axes.spines.top': False, 'axes.spines.right': False,

@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['rows', 'usual_loop', 'our_loop', 'Race', 'UsualParity', 'parity_race', 'UsualMLP', 'addition_race', 'UsualBlock',
            'UsualTransformer', 'transformer_race', 'UsualXOR', 'xor_race', 'UsualSquare', 'double_loop', 'kernel_race',
-           'bare_loop', 'engine_race', 'clock', 'turns', 'sgemm_peak', 'flops', 'Row', 'run_race', 'jax_parity',
-           'jax_addition', 'jax_transformer', 'machine', 'bench', 'table', 'about', 'scaling', 'leaves', 'plot_scaling']
+           'bare_loop', 'engine_race', 'Elsewhere', 'arithmetic_race', 'clock', 'turns', 'sgemm_peak', 'flops', 'Row',
+           'run_race', 'jax_parity', 'jax_addition', 'jax_transformer', 'machine', 'bench', 'table', 'about', 'scaling',
+           'leaves', 'plot_scaling']
 
 # %% ../../nbs/lab/02_bench.ipynb #c148f0bd
-import fnmatch, json, os, platform, time
+import fnmatch, json, os, platform, subprocess, sys, time
 from dataclasses import dataclass
 from pathlib import Path
 import numpy as np
@@ -25,14 +26,17 @@ from ..analysis.ntk import ntk
 from ..models.bank import make_bank
 from ..models.mlp import MLP
 from ..models.transformer import Transformer
+from ..tasks.arithmetic import arithmetics
 from ..tasks.boolean import Boolean
-from ..tasks.config import refuse
+from ..tasks.config import refuse, to_dict
 from ..tasks.modular import ModularArithmetic
 from ..tasks.task import stream
 from ..tasks.xor import XORCluster
 from ..train.device import hold_memory, peak_bytes, threads
 from ..train.experiment import Experiment, eval_steps
-from ..train.pool import Pool, Stop, load_data, measure, seated
+from ..train.members import load_data, measure
+from ..train.pool import Pool, seated
+from ..train.stop import Stop
 from ..train.gradients import gradients
 from ..train.gram import draw_gram
 from ..train.losses import Hinge
@@ -329,15 +333,62 @@ def engine_race(
     def look(): pass
     return Race((pool.step, look), bare_loop(exp), block=64 if exp.task.online else 1, alike=True)
 
+# %% ../../nbs/lab/02_bench.ipynb #0110d2f2
+_child = """
+import json, sys, time
+from grok_nb.models.mlp import MLP
+from grok_nb.tasks.boolean import Boolean
+from grok_nb.tasks.config import from_dict
+from grok_nb.tasks.modular import ModularArithmetic
+from grok_nb.train.device import hold_memory, threads
+from grok_nb.train.pool import seated
+hold_memory()
+pool = seated(from_dict(json.loads(sys.stdin.readline())))
+with threads(1):
+    for line in sys.stdin:
+        if line == 'step\\n': pool.step()
+        print(time.process_time(), flush=True)
+"""
+
+# %% ../../nbs/lab/02_bench.ipynb #9c26e16c
+class Elsewhere:
+    "Steps of an experiment in a process of its own, which computes in some arithmetic."
+    def __init__(self,
+        exp:Experiment, # What is trained
+        arithmetic:str, # 'native', 'portable' or 'free'
+    ):
+        own = {k: v for k,v in os.environ.items() if k not in {n for a in arithmetics.values() for n in a}}
+        self.process = subprocess.Popen([sys.executable, '-c', _child], env=own | dict(GROK_NB_ARITHMETIC=arithmetic), text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.say(json.dumps(to_dict(exp)))
+
+    def say(self, line): self.process.stdin.write(f'{line}\n'); self.process.stdin.flush()
+    def ask(self, line):
+        self.say(line)
+        return float(self.process.stdout.readline())
+    def __call__(self): self.ask('step')
+    def cpu(self): return self.ask('time')
+    def __del__(self):
+        if hasattr(self, 'process'): self.process.stdin.close(); self.process.stdout.close(); self.process.wait()
+
+def arithmetic_race(
+    exp:Experiment, # What is trained
+    arithmetic:str, # Which one: 'native' or 'portable'
+)->Race:
+    "An arithmetic against a free one."
+    def none(): pass
+    return Race((Elsewhere(exp, arithmetic), none), (Elsewhere(exp, 'free'), none), block=64 if exp.task.online else 1, alike=True, work=seated(exp).step)
+
 # %% ../../nbs/lab/02_bench.ipynb #f781511e
 def clock(
     f, # What to time
     times:int=1, # How often to call it
 )->float:
     "Seconds of CPU time for one call."
-    start = time.process_time()
+    now = getattr(f, 'cpu', time.process_time)                    # of another process, if it computes there
+    start = now()
     for _ in range(times): f()
-    return (time.process_time() - start)/times
+    return (now() - start)/times
 
 def turns(
     parts:dict, # name -> function
@@ -422,6 +473,10 @@ rows = {
     'engine-parity-128': Row('the same, bank of 128', lambda q: engine_race(_parities(128)), 'step_only', 1/1.15, 1),
     'engine-sweep': Row('a sweep of 1000 parities on 128 seats against the bare bank of 128, per network and step',
                         lambda q: engine_race(_parities(128), 1000), 'step_only', 1/1.15, 1),
+    'native': Row('the native arithmetic against a free one: addition mod 59, bank of 8', lambda q: arithmetic_race(_sums(8), 'native'), 'step_only', 1/1.05, 1),
+    'native-parity': Row('the same: parity, bank of 32', lambda q: arithmetic_race(_parities(32), 'native'), 'step_only', 1/1.05, 1),
+    'portable': Row('the portable arithmetic against a free one: addition mod 59, bank of 8', lambda q: arithmetic_race(_sums(8), 'portable'), 'step_only', 1/3, 1/2),
+    'portable-parity': Row('the same: parity, bank of 32', lambda q: arithmetic_race(_parities(32), 'portable'), 'step_only', 1/3, 1/2),
 } # name -> Row; a name in place of a race takes that row's
 
 # %% ../../nbs/lab/02_bench.ipynb #9eb2a6e9
@@ -447,7 +502,7 @@ def run_race(
         if made: parts['jax'] = made[0]
         t = turns(parts, 3 if quick or slow else 11, .01 if quick else .05, dict(step=race.block) | (dict(usual=race.block) if race.alike else {}))
         if made: t['jax'] /= made[1]
-        return dict(rounds=_ratios(race, t), bytes=peak_bytes(race.ours[0]))
+        return dict(rounds=_ratios(race, t), bytes=peak_bytes(race.work if hasattr(race.ours[0], 'cpu') else race.ours[0]))
 
 # %% ../../nbs/lab/02_bench.ipynb #f287f362
 def _jax(race):

@@ -11,12 +11,15 @@ from collections import Counter
 from dataclasses import fields
 import ipywidgets as W
 from .forms import Form, core, filters, short_number
+from .jobs import is_stored
 from .parts import Desk, card, copy_button, css, duration, plural, row, say
 from .report import python
 from ..papers.ledger import load_chapters
 from ..tasks.array import Array
 from ..tasks.config import Config
 from ..train.experiment import Experiment
+from ..train.loop import missing
+from ..train.stop import Stop
 from ..train.presets import presets
 from ..train.store import StoreError
 
@@ -126,14 +129,18 @@ def _stored(
     exp:Experiment, # Which
 )->tuple: # 'new', 'part', 'done' or 'broken', and a sentence
     "What a store holds of an experiment."
-    folder = store.folder(exp)
-    try: m = folder.manifest() if (folder.path/'config.json').exists() else None
+    n = len(exp)
+    try: todo, known = missing(store, [(exp, i) for i in range(n)], Stop(None, diverged=False))
     except (StoreError, OSError) as e: return 'broken', str(e)
-    if not m: return 'new', ''
-    took = f' (trained for {duration(m["seconds"])})' if m.get('seconds') else ''
-    if m['finished']: return 'done', f'Already in the store: finished{took}.'
-    at = f'step {m["step"]:,} of {exp.steps:,}'
-    return 'part', f'The store has it up to {at}: Run goes on from there.'
+    if not todo and is_stored(exp, store):
+        took = duration(sum(r.seconds for r in known.values()))
+        return 'done', f'Already in the store: finished (trained for {took}).'
+    if not todo: return 'part', 'The store has all of it from other runs: Run takes it from there.'
+    if len(todo) < n: return 'part', f'The store has {n - len(todo)} of {plural(n, "replica")}: Run trains the others.'
+    at = {r.step for r in known.values() if r.step < exp.steps}
+    if not at: return 'new', ''
+    if len(known) < n or len(at) > 1: return 'part', 'The store has a part of it: Run trains what is missing.'
+    return 'part', f'The store has it up to step {at.pop():,} of {exp.steps:,}: Run goes on from there.'
 
 # %% ../../nbs/lab/06_choose.ipynb #594bf358
 _css = '''<style>
@@ -311,10 +318,9 @@ def _describe(name, p, changed):
 
 # %% ../../nbs/lab/06_choose.ipynb #adc0afae
 def _mark(self):
-    "Changes when the run in the store does."
-    if self.exp is None: return None
-    try: return (self.desk.store.folder(self.exp).path/'manifest.json').stat().st_mtime_ns
-    except OSError: return None
+    "Changes when the store does."
+    try: return self.desk.mark()
+    except (StoreError, OSError): return None
 
 def _refresh(self):
     "Look into the store again."

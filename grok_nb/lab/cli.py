@@ -171,15 +171,16 @@ def _train(exp, store, device, out):
     from grok_nb.train.fit import fit
     from grok_nb.train.run import DivergenceWarning, divergence
     pick_device(device)
-    if not Store(store).folder(exp).finished(): Store(store).create(exp)
+    store = Store(store)
     if out: _check_out(out)
     typer.echo(f'{exp!r}\n')
     with warnings.catch_warnings():
         warnings.simplefilter('ignore', DivergenceWarning)          # it is told below
         run = fit(exp, store, device)
     took = f'{run.seconds:.0f} s'
-    if run.cached: typer.echo(f'Found in the store, trained in {took}: {run.path}\n')
-    elif run.finished: typer.echo(f'Trained {len(exp)} replicas in {took}; kept in {run.path}\n')
+    where = f'{run.id} in {store.path}'
+    if run.cached: typer.echo(f'Found in the store, trained in {took}: {where}\n')
+    elif run.finished: typer.echo(f'Trained {len(exp)} replicas in {took}; kept as {where}\n')
     typer.echo(readable(run).to_string(index=False) + '\n')
     if run.diverged: typer.echo(f'grok-nb: {divergence(run.diverged, len(exp))}', err=True)
     if out and run.step:                # before the first step there is nothing to draw
@@ -356,7 +357,7 @@ def _bench_sweep(quick, path):
     from grok_nb.lab.many import in_words, store_cost, worker_cost
     from grok_nb.train.store import write_atomic
     store_cost((10,))                                                # imports and fonts
-    cost = store_cost((100, 1000) if quick else (100, 300, 1000, 3000, 10_000))
+    cost = store_cost((100, 1000) if quick else (100, 1000, 10_000, 100_000))
     try: work = worker_cost(rounds=1 if quick else 3)
     except ImportError: work = None
     typer.echo(f'{in_words(cost, work)}\n{cost.round(3).to_string(index=False)}\n')
@@ -390,11 +391,12 @@ def bench(
 
 # %% ../../nbs/lab/01_cli.ipynb #cadaab15
 def _try_store(store):
+    from grok_nb.train.run import survey
     s = Store(store)
     near = next(p for p in (s.path, *s.path.parents) if p.exists())
     with tempfile.TemporaryFile(dir=near) as f: f.write(b'0')
     if near != s.path: return f'{s.path}, not there yet: the first run makes it'
-    return f'{s.path}, {len(s.folders())} runs, {s.bytes()/1e6:.1f} MB'
+    return f'{s.path}, {len(survey(s)[0])} runs, {s.bytes()/1e6:.1f} MB'
 
 def _try_import(name, extra):
     try: return getattr(importlib.import_module(name), '__version__', 'works')

@@ -12,7 +12,8 @@ from .jobs import Feed, Pulse, enlist
 from .parts import Desk
 from .watch import Watch, rest_after
 from ..train.experiment import Experiment
-from ..train.fit import fit, watching
+from ..train.events import watching
+from ..train.fit import fit
 from ..train.presets import preset
 
 # %% ../../nbs/lab/14_live.ipynb #8d39f1ea

@@ -27,6 +27,7 @@ from ..analysis.regime import regime_path
 from ..analysis.style import colours
 
 # %% ../../nbs/lab/08_look.ipynb #afa2f71e
+from .jobs import is_stored
 from .parts import card, css, cut, drawing, ink, picture, row, say, sheet
 from ..models.bank import Bank
 from ..models.diagonal import DiagonalNet
@@ -40,10 +41,9 @@ from ..tasks.irreps import irreps
 from ..tasks.linear import SparseLinear
 from ..tasks.modular import ModularArithmetic
 from ..tasks.xor import XORCluster
-from ..train.pool import load_data
+from ..train.members import load_data
 from ..train.presets import presets
-from ..train.pack import Shelved
-from ..train.run import Run, open_run, splits
+from ..train.run import Run, open_run, splits, survey
 from ..train.store import StoreError
 
 # %% ../../nbs/lab/08_look.ipynb #879cdacd
@@ -57,7 +57,7 @@ class Film:
     ):
         self.run, self.exp, self.task = run, run.config, run.config.task
         self.steps, self._banks, self._values = tuple(run.checkpoints), OrderedDict(), {}
-        self.key = run.path.name, self.steps
+        self.key = run.id, self.steps
 
     history = cached_property(lambda self: self.run.history)
     data = cached_property(lambda self: load_data(self.exp))
@@ -746,47 +746,17 @@ def _title_of(
     "A run in a line: its name, or that of its preset, or what it is."
     return cut(name or _known(exp) or f'{exp.task!r}, {exp.model!r}, {exp.optim!r}', most)
 
-def _state(m, exp):
-    return 'finished' if m['finished'] else f'at step {m["step"]:,} of {exp.steps:,}'
+def _state(
+    r, # A `Run`, or a row of `survey`
+    exp, # Its `Experiment`
+)->str:
+    return 'finished' if r.finished else f'at step {r.step:,} of {exp.steps:,}'
 
 # %% ../../nbs/lab/08_look.ipynb #bf16e1a0
-def _mark(folder):
-    "Something that changes with every commit, and with every new name."
-    files = [p.stat() for p in (folder.path, folder.path/'manifest.json') if p.exists()]
-    return tuple((s.st_mtime_ns, s.st_ino) for s in files)
-
-def _list_packed(store, known, newest=300):
-    "Take packed runs into the list, the newest only; gives their ids."
-    index, ids = store.index(), set()
-    if index.empty: return ids
-    for id in index.sort_values('written').drop_duplicates('id', keep='last').id[-newest:]:
-        rows = index[index.id == id]
-        if len(rows) < rows.replicas.iloc[0] or (store.path/id).exists(): continue
-        f = Shelved(store, rows)
-        ids.add(id)
-        mark = f.mark(), f.name
-        if known.get(id, (None,))[0] == mark: continue
-        try: exp, m = f.experiment(), f.manifest()
-        except (StoreError, OSError): continue
-        known[id] = mark, f'{_title_of(exp, f.name)} · {_state(m, exp)} · {id[:4]}', m['written']
-    return ids
-
-def _listed(store, known):
-    "Rows (id, label, date), the newest first; what is `known` of folders that stayed as they were."
-    for f in store.folders():
-        try:
-            mark = _mark(f)
-            if known.get(f.path.name, (None,))[0] == mark: continue
-            exp, m = f.experiment(), f.manifest()
-        except (StoreError, OSError): known.pop(f.path.name, None)
-        else:
-            if m is None: continue                       # not a single commit yet
-            title = _title_of(exp, f.name)
-            label = f'{title} · {_state(m, exp)} · {f.path.name[:4]}'
-            known[f.path.name] = mark, label, m['written']
-    there = {f.path.name for f in store.folders()} | _list_packed(store, known)
-    for gone in known.keys() - there: del known[gone]
-    return sorted(((k, v[1], v[2]) for k,v in known.items()), key=lambda r: r[2], reverse=True)
+def _listed(store, newest=300):
+    "Rows (id, label), the newest run first."
+    def label(r, exp): return f'{_title_of(exp, r.name)} · {_state(r, exp)} · {r.id[:4]}'
+    return [(r.id, label(r, r.experiment)) for r in survey(store, newest)[0].itertuples()]
 
 # %% ../../nbs/lab/08_look.ipynb #978c3f8b
 _empty = ('Nothing to look at yet. When a run has kept its first weights it can be chosen here; '
@@ -802,7 +772,7 @@ class Scrub:
         desk, # What the panels share
     ):
         self.desk, self.film, self._lock = desk, None, threading.RLock()
-        self._cache, self._known, self._why = OrderedDict(), {}, None
+        self._cache, self._why, self._mark, self._rows = OrderedDict(), None, None, []
         self._quiet, self._busy = None, False
         self._looked, self._answers, self._asked = 0., {}, None
         _widgets(self)
@@ -885,8 +855,7 @@ def _labels(film): return [(f'{s:,}', s) for s in film.steps]
 def _head(self):
     "The run in a line, and all of it on demand."
     run, exp = self.film.run, self.film.exp
-    state = _state(dict(finished=run.finished, step=run.step), exp)
-    line = f'{_title_of(exp, run.folder.name, 110)} · {state}'
+    line = f'{_title_of(exp, run.name, 110)} · {_state(run, exp)}'
     self.heading.value = (f'<details><summary>{html.escape(line)}</summary>'
                           f'<pre>{html.escape(repr(exp))}</pre></details>')
 
@@ -906,11 +875,11 @@ Scrub._fill, Scrub.open, Scrub._head, Scrub.close = _fill, _open, _head, _close
 def _refresh(self):
     "Bring the list of runs up to date."
     with self._lock:
-        rows = _listed(self.desk.store, self._known)[:300]
-        now = None if self.film is None else self.film.run.path.name
-        options = [(label, k) for k,label,_ in rows]
+        if (mark := self.desk.mark()) != self._mark: self._mark, self._rows = mark, _listed(self.desk.store)
+        rows, now = self._rows, None if self.film is None else self.film.run.id
+        options = [(label, k) for k,label in rows]
         if now is None: options = [('choose a run' if rows else 'no run yet', None), *options]
-        elif now not in [k for k,*_ in rows]: options = [(now, now), *options]
+        elif now not in dict(rows): options = [(now, now), *options]
         if options != list(self.chosen.options) or self.chosen.value != now:
             self._fill(self.chosen, options, now)
         if self.film is None and self._why is None:
@@ -919,7 +888,7 @@ def _refresh(self):
 def _stored(self):
     "The store holds other runs than before."
     with self._lock:
-        if self.film is not None and not self.film.run.path.exists(): self._look_again()
+        self._look_again()
         self.refresh()
 
 Scrub.refresh, Scrub._stored = _refresh, _stored
@@ -1059,7 +1028,7 @@ def _look_again(self):
     "What has happened to the run on the screen."
     if self.film is None: return
     film = self.film
-    try: run = Run(film.run.folder) if film.run.folder.packed or film.run.folder.path.exists() else None
+    try: run = open_run(film.exp, self.desk.store) if is_stored(film.exp, self.desk.store) else None
     except (StoreError, OSError) as e: return self.close(str(e), 'bad')
     if run is None: return self.close('The run that was shown here is no longer in the store.')
     if (run.step, run.finished) == (film.run.step, film.run.finished): return
@@ -1079,8 +1048,7 @@ def _tick(self):
     try:
         with self._lock:
             self._looked = time.monotonic()
-            if self.film is not None and not self.film.run.finished: self._look_again()
-            elif self.film is not None and not self.film.run.path.exists(): self._look_again()
+            if self._mark != self.desk.mark(): self._look_again()
             self.refresh()
     except Exception as e: self.message.value = say(f'{type(e).__name__}: {e}', 'bad')
 

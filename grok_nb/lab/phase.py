@@ -18,9 +18,8 @@ from ..analysis.transitions import phases, story
 from .parts import (card, copy_button, downloads, drawing, duration, picture, plural,
                                row, say, sheet)
 from ..tasks.config import Config, ConfigError, paths, refuse, to_dict
-from ..train.pack import Shelved
-from ..train.pool import Stop
-from ..train.run import Run, open_run
+from ..train.stop import Stop
+from ..train.run import Run, index, open_run
 
 # %% ../../nbs/lab/10_phase.ipynb #5729d43c
 def _accepts(rule, v):
@@ -205,7 +204,10 @@ def outcome(
 
 def _over(run):
     "Is all known of a run? Replicas that left a sweep early are done too."
-    return run.finished or getattr(getattr(run, 'folder', None), 'packed', False)
+    if run.finished: return True
+    t = index(run.store, [])
+    ended = t.ended[t.id == run.id].fillna('')
+    return len(ended) == len(run.config) and (ended != '').all()
 
 def _default_delay(
     exp, # An `Experiment`
@@ -416,7 +418,7 @@ class Phase:
     ):
         self.desk, self.job, self.plan, self.grid = desk, None, None, None
         self._lock, self._known, self._errors, self._quiet = threading.RLock(), {}, {}, False
-        self._status, self._said, self._marks, self._packed = None, {}, None, {}
+        self._status, self._said, self._mark, self._stamps = None, {}, None, {}
         self._wrong, self._reader, self._looked = '', None, set()
         self.steer = _steer(self)
         left, save, self.board = _form(self), _export(self), _board(self)
@@ -534,15 +536,12 @@ Phase._edited, Phase._planned, Phase._show_plan = _edited, _planned, _show_plan
 # %% ../../nbs/lab/10_phase.ipynb #f0ef734c
 def _read(self, cell):
     "What the store knows of a cell; did it change?"
-    old, packed = self._known.get(cell['id']), self._packed.get(cell['id'])
-    try: stamp = (self.desk.store.path/cell['id']/'manifest.json').stat().st_mtime_ns
-    except OSError: stamp = None if packed is None else int(packed.step.sum())
+    old, stamp = self._known.get(cell['id']), self._stamps.get(cell['id'])
     if stamp is None: return self._known.pop(cell['id'], None) is not None
     if old and old['stamp'] == stamp: return False
     new = dict(stamp=stamp, done=False, step=0, seconds=0., facts=None, message='')
     try:
-        own = (self.desk.store.path/cell['id']/'config.json').exists() or packed is None
-        run = open_run(cell['id'], self.desk.store) if own else Run(Shelved(self.desk.store, packed))
+        run = open_run(cell['id'], self.desk.store)
         new |= dict(done=_over(run), step=run.step, seconds=run.seconds)
         if _over(run): new['facts'] = _facts(run, knowing['accuracy'])
     except Exception as e: new['message'] = f'{type(e).__name__}: {e}'
@@ -553,8 +552,8 @@ def _read(self, cell):
 def _look(self, budget=.06):
     "Read a cell, and on until the time is over; gives whether something is new, and whether that was the end."
     until, new = time.monotonic() + budget, False
-    self._unpack()
     cells = {c['id']: c for grid in (self.grid, self.plan) if grid for c in grid['cells']}
+    self._index(set(cells))
     todo = [c for i,c in cells.items() if i not in self._looked and not self._known.get(i, {}).get('done')]
     for i,c in enumerate(todo):
         if i and time.monotonic() > until: return new, False   # the next look goes on from here
@@ -563,15 +562,17 @@ def _look(self, budget=.06):
     self._looked.clear()
     return new, True
 
-def _unpack(self):
-    "Note which runs of the packs are complete, if a pack has changed."
-    marks = [p.mark() for p in self.desk.store.packs()]
-    if marks == self._marks: return
-    index = self.desk.store.index()
-    groups = index.groupby('id') if len(index) else ()
-    self._marks, self._packed = marks, {k: g for k,g in groups if len(g) == g.replicas.iloc[0]}
+def _index(self, ids):
+    "Note how far these cells are, if the store has changed."
+    mark, wrong = (self.desk.store.marks(), ids), []
+    if mark == self._mark: return
+    t = index(self.desk.store, wrong)
+    t = t[t.id.isin(ids) & t.step.notna()]
+    stamps = {i: (g.step.sum(), g.written.max()) for i,g in t.groupby('id')}
+    broken = {n.rpartition('.')[0]: why for n,why in wrong}
+    self._mark, self._stamps = mark, {i: why for i,why in broken.items() if i in ids} | stamps
 
-Phase._read, Phase._look, Phase._unpack = _read, _look, _unpack
+Phase._read, Phase._look, Phase._index = _read, _look, _index
 
 # %% ../../nbs/lab/10_phase.ipynb #1d48d02c
 def _read_on(self):
@@ -593,10 +594,11 @@ def _bites(self):
 # %% ../../nbs/lab/10_phase.ipynb #807f28ff
 def _rest(self):
     "Wait for what is being read."
-    if self._reader: self._reader.join(5)
+    if self._reader: self._reader.join()
 
 def _forget(self):
     "The store may have lost runs: look at all cells again."
+    self._looked.clear()
     for k in self._known.values(): k.update(done=False, stamp=None)
     if self.grid or self.plan: self._read_on(); self._paint()
 
@@ -723,6 +725,7 @@ def _show(self, grid):
     while len(self._buttons) < n: self._buttons.append(self._new_button(len(self._buttons)))
     self._arrange(nx, ny)
     self._paint()
+
 
 
 # %% ../../nbs/lab/10_phase.ipynb #993c2eb1

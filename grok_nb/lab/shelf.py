@@ -8,6 +8,7 @@ __all__ = ['summary', 'overlay', 'ways', 'Shelf']
 # %% ../../nbs/lab/09_shelf.ipynb #bd7b1de1
 import datetime, html, json, threading, time
 from dataclasses import MISSING, fields
+from functools import cached_property
 import ipywidgets as W
 import pandas as pd
 import seaborn as sns
@@ -18,8 +19,8 @@ from .parts import (card, copy_button, css, cut, downloads, drawing, duration, p
                                plural, row, say, sheet)
 from .report import python
 from ..tasks.config import Config, ConfigError, paths, to_dict
-from ..train.run import open_run, survey
-from ..train.store import RunFolder, StoreError
+from ..train.run import index, open_run, survey
+from ..train.store import StoreError
 
 # %% ../../nbs/lab/09_shelf.ipynb #86b0e268
 def _value(name, v):
@@ -331,7 +332,7 @@ class Shelf:
         desk, # What the panels share
     ):
         self.desk, self.lock, self.later = desk, threading.RLock(), _Later(self._failed)
-        self.runs, self.wrong, self.marks, self.busy = {}, [], None, set()
+        self.runs, self.wrong, self.mark, self.busy = {}, [], None, set()
         self.rows, self.times, self.histories = {}, {}, {}
         self.ticked, self.colours, self.count, self.read = [], {}, self.page, False
         self.looked, self.rank, self.complaint = 0., None, None
@@ -413,6 +414,18 @@ def _wire(self):
 Shelf._widgets, Shelf._wire, Shelf._untick_all = _widgets, _wire, _untick_all
 
 # %% ../../nbs/lab/09_shelf.ipynb #23e778af
+class _Listed:
+    "A row of `survey`."
+    def __init__(self, facts, experiments, i):
+        vars(self).update(facts)
+        self._experiments, self._i = experiments, i
+    experiment = cached_property(lambda self: self._experiments[self._i])
+
+def _listed(frame):
+    facts, exps = frame.drop(columns='experiment').to_dict('records'), frame.experiment.array
+    return {d['id']: _Listed(d, exps, i) for i,d in enumerate(facts)}
+
+# %% ../../nbs/lab/09_shelf.ipynb #82663d72
 def _first(self):
     "Read the newest runs, then all."
     self._take_in(*survey(self.desk.store, self.count), True)
@@ -420,16 +433,17 @@ def _first(self):
 
 def _read(self, rebuild=False):
     "Read what has changed."
-    marks = self.desk.store.marks()
+    mark, old = self.desk.mark(), self.runs
     self._take_in(*survey(self.desk.store), rebuild)
+    def facts(runs, id): return id in runs and (runs[id].step, runs[id].written, runs[id].name)
     with self.lock:
-        old, self.marks, self.read = self.marks or {}, marks, True
-        if any(old.get(i) != marks.get(i) for i in self.ticked): self._redraw()
+        self.mark, self.read = mark, True
+        if any(facts(old, i) != facts(self.runs, i) for i in self.ticked): self._redraw()
         self._arrange(False)
 
 def _take_in(self, frame, wrong, rebuild):
     "Remember what a survey found."
-    runs = {r.id: r for r in frame.itertuples()}
+    runs = _listed(frame)
     busy = self._training(runs.values())
     with self.lock:
         lost = self.read and self.runs.keys() - runs.keys()
@@ -440,12 +454,14 @@ def _take_in(self, frame, wrong, rebuild):
         self._arrange(rebuild)
     if lost: self._tell_store()                               # somebody else deleted them
 
-# %% ../../nbs/lab/09_shelf.ipynb #82663d72
+# %% ../../nbs/lab/09_shelf.ipynb #852766ee
 def _training(self, runs):
     "Which of these runs is somebody training?"
     self.looked = time.monotonic()
-    path = self.desk.store.path
-    return {r.id for r in runs if not r.finished and RunFolder(path/r.id).busy()}
+    held = self.desk.store.held()
+    t = index(self.desk.store, []) if held else None
+    ids = set(t.id[t.key.isin(list(held))]) if held else set()
+    return {r.id for r in runs if not r.finished and r.id in ids}
 
 Shelf._first, Shelf._read, Shelf._take_in, Shelf._training = _first, _read, _take_in, _training
 
@@ -496,8 +512,8 @@ def _key(self):
 
 def _find(self):
     "The ids of the runs to list, in order."
-    words = self.search.value
-    found = [r for r in self.runs.values() if _matches(r.experiment, words, f'{r.name} {r.id}')]
+    words = self.search.value.strip()
+    found = [r for r in self.runs.values() if not words or _matches(r.experiment, words, f'{r.name} {r.id}')]
     key, down = _key(self)
     found = [r.id for r in sorted(found, key=key, reverse=down)]
     if self.sort.value == 'shortest gap' and all(self._known(i) for i in found): self.rank = found
@@ -556,7 +572,7 @@ def _notes(self):
     n, left = len(self.ticked), len(self.found) - len(self.shown)
     _set(self.note, value=say(_count(self)))
     are = 'is' if len(self.wrong) == 1 else 'are'
-    head = f'{plural(len(self.wrong), "folder")} cannot be read and {are} not listed: '
+    head = f'{plural(len(self.wrong), "part")} of the store cannot be read and {are} not listed: '
     damaged = head + ' '.join(self.wrong[:3]) + (' …' if len(self.wrong) > 3 else '')
     _set(self.damaged, value=say(damaged, 'bad') if self.wrong else '')
     _set(self.more.layout, display='' if left else 'none')
@@ -637,7 +653,7 @@ def _on_name(self, id, text):
     with self.lock:
         if self.complaint == self.said.value: self.said.value = ''
         if text == self.rows[id].stored: return
-        try: RunFolder(self.desk.store.path/id).rename(text)
+        try: self.desk.store.rename(id, text)
         except (ConfigError, StoreError) as e:
             why = f'A name must be {e.allowed}.' if isinstance(e, ConfigError) else str(e)
             self.said.value = self.complaint = say(why, 'bad')
@@ -821,7 +837,7 @@ def _tick(self):
     "Notice what has changed in the store."
     try:
         if not self.read: return
-        if self.desk.store.marks() != self.marks: return self.later.do('rows', self._read)
+        if self.desk.mark() != self.mark: return self.later.do('rows', self._read)
         if time.monotonic() - self.looked < 2: return
         busy = self._training(list(self.runs.values()))
         with self.lock:

@@ -21,7 +21,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from PIL import Image
 from ..analysis.curves import knowing
 from ..analysis.style import colours
-from .jobs import Job, first_layer_power, jobs, spectrum_axis, weight_norm
+from .jobs import Job, first_layer_power, is_stored, jobs, spectrum_axis, weight_norm
 from .parts import Desk, card, drawing, duration, picture, row, say
 from ..train.experiment import Experiment
 from ..train.run import Run, open_run, splits
@@ -36,8 +36,9 @@ class Trace:
         values:dict, # 'loss' and 'accuracy' -> `(E, 2, R)`
         norm=((), ()), # Steps `(N,)`, and the norm of the weights `(N, R)`
         power=((), ()), # Steps `(N,)`, and the power of the first layer `(N, R, K)`
+        lost=(), # Replicas that diverged
     ):
-        self.exp, self.step, self.values = exp, np.asarray(step), values
+        self.exp, self.step, self.values, self.lost = exp, np.asarray(step), values, set(lost)
         self.norm, self.power = (tuple(map(np.asarray, o)) for o in (norm, power))
         known = len(self.step) and np.isfinite(values['accuracy']).any()
         self.metric = 'accuracy' if known else 'loss'
@@ -48,9 +49,10 @@ def from_feed(
     reader, # Of its feed
 )->Trace:
     "What a worker has told so far."
-    lines = reader.lines
-    values = {k: np.array([o[k] for o in lines], float) for k in ('loss', 'accuracy')}
-    return Trace(exp, [o['step'] for o in lines], values, reader.seen('norm'), reader.seen('power'))
+    step, values = reader.seen('loss')[0], {k: reader.seen(k)[1] for k in ('loss', 'accuracy')}
+    last = {r: v for o in reader.lines for r,v in zip(o['replicas'], o['loss'][0])}
+    lost = [r for r,v in last.items() if not np.isfinite(v)]
+    return Trace(exp, step, values, reader.seen('norm'), reader.seen('power'), lost)
 
 # %% ../../nbs/lab/07_watch.ipynb #944d49ea
 def from_run(
@@ -59,26 +61,29 @@ def from_run(
     "What the store has: every measurement, and the weights that were kept."
     h, R = run.history, len(run.config)
     steps = np.sort(h.step.unique())
-    values = {k: h[k].to_numpy(float).reshape(len(steps), len(splits), R)
-              for k in ('loss', 'accuracy')}
+    at = np.searchsorted(steps, h.step), (h.split == splits[1]).to_numpy(int), h.replica.to_numpy()
+    values = {k: np.full((len(steps), len(splits), R), np.nan) for k in ('loss', 'accuracy')}
+    for k,v in values.items(): v[at] = h[k]
     banks = [(s, run.at(s)) for s in run.checkpoints]
     power = [(s, p) for s,b in banks if (p := first_layer_power(run.config, b))]
     norm = [(s, weight_norm(b)) for s,b in banks]
     def pair(rows): return tuple(map(np.array, zip(*rows))) if rows else ((), ())
-    return Trace(run.config, steps, values, pair(norm), pair(power))
+    return Trace(run.config, steps, values, pair(norm), pair(power), run.diverged)
 
 # %% ../../nbs/lab/07_watch.ipynb #936a2429
 def together(
     a:tuple, # Steps `(N,)` and values `(N, ...)`
     b:tuple, # The same of another source
 )->tuple:
-    "Two records as one, in the order of steps; at the same step the first one counts."
+    "Two records as one, in the order of steps; where both know something the first one counts."
     (s, v), (t, w) = a, b
     if not len(s) or not len(t): return b if not len(s) else a
-    more = ~np.isin(t, s)
-    steps = np.append(s, t[more])
-    order = np.argsort(steps, kind='stable')
-    return steps[order], np.concatenate([v, w[more]])[order]
+    steps = np.union1d(s, t)
+    both = np.full((len(steps), *v.shape[1:]), np.nan)
+    both[np.searchsorted(steps, t)] = w
+    at = np.searchsorted(steps, s)
+    both[at] = np.where(np.isnan(v), both[at], v)
+    return steps, both
 
 # %% ../../nbs/lab/07_watch.ipynb #8c9183f8
 _width, _height = 4.8, 2.7                               # inches
@@ -273,7 +278,9 @@ def power_picture(
 )->str: # HTML
     "Power of the first layer over what its inputs are made of, and steps."
     (step, p), (name, axis) = t.power, spectrum_axis(t.exp)
-    p = p[:, replica]
+    known = np.isfinite(p[:, replica]).all(1)
+    if not known.any(): return say(f'The store had replica {replica} already: its spectrum comes at the end.')
+    step, p = step[known], p[known, replica]
     top = min(1., .02*np.ceil(p.max()/.02 + 1e-9))
     stage = _power_stage(t.exp.steps, name, tuple(axis), float(top))
     at = 10**np.linspace(*stage.ends[0], columns)
@@ -337,6 +344,7 @@ def sentence(
         parts += [f'{rate} steps/s', f'{duration(s.left)} left']
     if s.message: parts.append(s.message)
     if s.state in ('stopped', 'lost'): parts.append('Go on continues from the last commit')
+    if s.state == 'finished' and s.steps: parts.append('Go on takes it further, to twice the steps')
     return ' · '.join(parts)
 
 # %% ../../nbs/lab/07_watch.ipynb #0e6b79d4
@@ -348,7 +356,7 @@ class Watch:
         self.desk, self.lock, self.job, self.exp = desk, threading.RLock(), None, None
         self.reader, self.trace, self.state, self.due = None, None, '', 0.
         self.why, self.new, self.took = '', False, deque(maxlen=5)
-        self.kept, found, first = {}, *self._find()
+        self.kept, found, first = None, *self._find()
         menu = _titles(found, first) or [('no run yet', None)]
         self.which = W.Dropdown(description='Run', options=menu, value=first and first.id,
                                 layout=W.Layout(width='auto', flex='1 1 300px'))
@@ -368,7 +376,7 @@ class Watch:
 # %% ../../nbs/lab/07_watch.ipynb #36e7adcf
 _buttons = dict(Pause='Wait after the next step', Resume='Go on training',
                 Stop='End the run; what it has done is kept', **{
-                'Go on': 'Start again where it stopped', 'Look inside': 'Open its checkpoints',
+                'Go on': 'Start again where it stopped, or train on beyond the end', 'Look inside': 'Open its checkpoints',
                 'Change and run again': 'Put its settings into the form'})
 
 def _button(name):
@@ -461,9 +469,17 @@ def _act(self,
     "Do what a button says."
     if not self.job: return
     self.line.value = say(f'{_asked[name]} ...')
-    try: getattr(self.job, name)()
+    try:
+        if name == 'go_on' and self.job.status().state == 'finished': return self._further()
+        getattr(self.job, name)()
     except (OSError, StoreError) as e: self.line.value = say(str(e), 'bad')
     with self.lock: self.state = ''                          # so that the next tick speaks again
+
+def _further(self):
+    "Train a finished run on, to twice its steps."
+    more = self.exp.but(steps=2*self.exp.steps)
+    name = self.job.title.removesuffix(f', {self.exp.steps:,} steps')
+    self.desk.tell('start', [more], 'run', f'{name}, {more.steps:,} steps' if name else '')
 
 # %% ../../nbs/lab/07_watch.ipynb #204d57fb
 def _allow(self, s):
@@ -471,11 +487,13 @@ def _allow(self, s):
     self.pause.disabled = s.state != 'running'
     self.resume.disabled = s.state != 'paused'
     self.stop.disabled = not s.alive
-    self.go_on.disabled = s.state not in ('stopped', 'lost') or self.exp is None
-    self.look.disabled = self.desk.store.folder(self.exp).manifest() is None if self.exp else True
+    self.look.disabled = self.exp is None or not is_stored(self.exp, self.desk.store)
+    further = s.state == 'finished' and not self.look.disabled
+    self.go_on.disabled = self.exp is None or not (further or s.state in ('stopped', 'lost'))
+    self.go_on.description = f'Go on to {2*self.exp.steps:,}' if further else 'Go on'
     self.change.disabled = self.exp is None
 
-Watch.act, Watch._allow = _act, _allow
+Watch.act, Watch._further, Watch._allow = _act, _further, _allow
 
 # %% ../../nbs/lab/07_watch.ipynb #c98aa52c
 def _tick(self):
@@ -512,16 +530,17 @@ def _without(self):
 
 # %% ../../nbs/lab/07_watch.ipynb #072dd44d
 def _live(self):
-    "What the feed has, with the weights that the store had before."
-    t = from_feed(self.exp, self.reader)
-    for k,v in self.kept.items(): setattr(t, k, together(getattr(t, k), v))
-    return t
+    "What the feed has, with what the store had before."
+    t, old = from_feed(self.exp, self.reader), self.kept
+    if old is None or t.values['loss'].shape[1:] != old.values['loss'].shape[1:]: return t
+    both = {k: together((t.step, t.values[k]), (old.step, old.values[k])) for k in t.values}
+    norm, power = together(t.norm, old.norm), together(t.power, old.power)
+    return Trace(self.exp, both['loss'][0], {k: v for k,(_,v) in both.items()}, norm, power, t.lost | old.lost)
 
 def _stored(self):
-    "What the weights in the store say, for a run that goes on."
-    try: t = from_run(open_run(self.job.ids[0], self.desk.store))
-    except (StoreError, ValueError): return {}
-    return dict(norm=t.norm, power=t.power)
+    "What the store has of its replicas, for a run that goes on; None if nothing."
+    try: return self.exp and from_run(Run(self.exp, self.desk.store))
+    except (StoreError, ValueError): return None
 
 Watch.tick, Watch._end, Watch._live, Watch._stored = _tick, _end, _live, _stored
 Watch._without = _without
@@ -558,8 +577,7 @@ def happened(
     tested = f', {right} have generalised' if len(_measured(t)) == 2 else '; there is no test set'
     words = (f'{knew} of {first.shape[1]} replicas have memorised{tested}. '
              f'At step {t.step[-1]:,}: {now} (median {t.metric}).')
-    lost = (~np.isfinite(t.values['loss'][-1, 0])).sum()
-    if lost: words += f' {lost} diverged: their loss is not a finite number any more.'
+    if t.lost: words += f' {len(t.lost)} diverged: their loss is not a finite number any more.'
     return f'<p>{html.escape(words)}</p>' + _table(first, 'never' if over else 'not yet')
 
 # %% ../../nbs/lab/07_watch.ipynb #1ffe566c

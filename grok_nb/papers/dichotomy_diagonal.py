@@ -49,7 +49,8 @@ def sparse(
 )->Experiment:
     "Figure 1a: a rule of three signs, from the largest l2 to the largest l1 margin."
     exp = preset('sparse-linear').but(test=4000, seeds=3, data_seed='own', keep=40)
-    smoke = exp.but(dim=200, train=40, test=500, norm=16., lr=.1, wd=.05, steps=600, seeds=2)
+    smoke = exp.but(dim=200, train=40, test=500, norm=16., lr=.1, wd=.05, steps=600, seeds=2,
+                    keep=10)
     paper = exp.but(dim=100_000, train=256, test=5000, norm=128., lr=.01, wd=1e-3, steps=10**6,
                     seeds=1)
     return dict(smoke=smoke, cpu=exp, paper=paper)[at]
@@ -62,7 +63,7 @@ def gap(
     "Figure 1b: two half spaces far apart, from the largest l2 to the largest l1 margin."
     exp = preset('l2-gap').but(seeds=3, data_seed='own', keep=40)
     smoke = exp.but(dim=500, train=20, test=500, gamma=7., norm=16., lr=.05, wd=.05, steps=600,
-                    seeds=2)
+                    seeds=2, keep=10)
     paper = exp.but(dim=100_000, gamma=25., test=5000, norm=128., lr=.01, wd=1e-3, steps=10**6,
                     seeds=1)
     return dict(smoke=smoke, cpu=exp, paper=paper)[at]

@@ -37,14 +37,14 @@ from ..train.optim import GD
 
 # %% ../../nbs/papers/26_dichotomy_regression.ipynb #b53c1961
 _sizes = dict(
-    smoke=dict(dim=30, train=5, table=3, alphas=(10., 100.), deep=(10., 100.), tables=(10., 30.),
-               first=(10., 30.), late=(10., 100.), late_tables=(10., 30.), starts=1, big=4,
-               wds=(1e-2, 1e-3), draws=3, kinds=1, end=5, rtol=1e-8, rough=1e-5),
+    smoke=dict(dim=30, train=5, table=3, alphas=(10., 30.), deep=(10., 30.), tables=(10., 30.),
+               first=(10., 30.), late=(10., 30.), late_tables=(10., 30.), starts=1, big=3,
+               wds=(1e-1, 1e-2), draws=3, kinds=1, end=4, rtol=1e-8, rough=1e-4, tight=1e-8),
     cpu=dict(dim=200, train=20, table=10, alphas=tuple(10.**np.arange(2, 4.1, .5)),
              deep=tuple(10.**np.arange(2, 3.1, .25)), tables=(1e2, 3e2, 1e3), draws=40,
              first=(10., 30., 100., 300.), late=(10., 1e2, 1e3, 1e4), starts=3, big=20,
              late_tables=(10., 30., 100., 300.), wds=(1e-2, 1e-3, 1e-4), kinds=6, end=9,
-             rtol=1e-11, rough=1e-8))
+             rtol=1e-11, rough=1e-8, tight=1e-12))
 _sizes['paper'] = _sizes['cpu'] | dict(dim=1000, train=100, big=40, draws=200,
                                        late=(10., 1e2, 1e3, 1e4, 1e5))
 
@@ -219,7 +219,8 @@ def _slopes(at, alpha, printed):
     (x, y, least), wd = _sparse(at), 1/alpha
     nu = np.linalg.eigvalsh(8*x @ x.T)[0]
     s = np.r_[np.geomspace(1e-6, .1, 40), np.linspace(.2, 2, 40)]
-    film = diagonal_flow(x, y, alpha, wd, s, 'squared', rescaled=True, rtol=1e-12, atol=1e-13)
+    film = diagonal_flow(x, y, alpha, wd, s, 'squared', rescaled=True, rtol=_sizes[at]['tight'],
+                         atol=1e-13)
     def slack(w, s):
         delta = movement(w[None], alpha, np.array([s]))[0]
         K, f = _kernel_of(x, delta, alpha*np.exp(-s)), x @ w
@@ -238,8 +239,8 @@ def _ceilings(at):
     (x, y, _), out = _sparse(at), []
     s = np.r_[np.geomspace(1e-7, .05, 60), np.linspace(.06, 2, 60)]
     for a in (10., 100.):
-        film = diagonal_flow(x, y, a, 1/a, s*np.log(a), 'squared', rescaled=True, rtol=1e-12,
-                             atol=1e-13)
+        film = diagonal_flow(x, y, a, 1/a, s*np.log(a), 'squared', rescaled=True,
+                             rtol=_sizes[at]['tight'], atol=1e-13)
         out.append(dict(net='diagonal', alpha=a, share=s, loss=np.exp(film.log_loss), y=y,
                         nu=np.linalg.eigvalsh(8*x @ x.T)[0], keeps=np.ones(len(s))))
     task, a = _table(at), 10.

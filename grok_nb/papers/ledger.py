@@ -13,7 +13,7 @@ from importlib.resources import files
 from numbers import Integral, Real
 import pandas as pd
 from ..tasks.config import refuse
-from ..train.fit import watching
+from ..train.events import watching
 from ..train.presets import Preset, presets
 
 # %% ../../nbs/papers/00_ledger.ipynb #a113a57e
@@ -122,8 +122,8 @@ def _collect(seen):
     "A watcher that collects finished experiments and stops at interrupted ones."
     def tell(exp, step, run):
         if run is None: return
-        if not run.finished: raise KeyboardInterrupt
-        seen[exp.id] = repr(exp)
+        if run.interrupted: raise KeyboardInterrupt
+        if len(seen) < 64: seen[exp.id] = repr(exp)             # a sweep may have thousands
     return tell
 
 # %% ../../nbs/papers/00_ledger.ipynb #53c2a284

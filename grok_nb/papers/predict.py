@@ -15,7 +15,8 @@ from ..train.checkup import meta_step
 from ..train.device import pick_device, threads
 from ..train.experiment import Experiment, eval_steps, keep_steps
 from ..train.filters import Chain
-from ..train.pool import measure, seated
+from ..train.members import measure
+from ..train.pool import seated
 from ..train.optim import SGD
 from ..train.size import check_memory
 

@@ -25,7 +25,8 @@ from tqdm.auto import tqdm
 import grok_nb
 from .ledger import claims, examine, known_claims, load_chapters, scale
 from ..tasks.config import refuse
-from ..train.fit import interactive, watching
+from ..train.events import watching
+from ..train.fit import interactive
 from ..train.store import StoreError, write_atomic
 
 # %% ../../nbs/papers/03_reproduce.ipynb #8c7d460b

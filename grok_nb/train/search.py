@@ -14,8 +14,7 @@ from ..tasks.config import refuse
 from .experiment import Experiment, eval_steps, event
 from .grid import Between, Experiments, _at, _check_space
 from .optional import install_hint
-from .pack import Pack
-from .pool import Stop
+from .stop import Stop
 from .sweep import SweepResult, condition, sweep
 
 # %% ../../nbs/train/19_search.ipynb #149b2e92
@@ -65,12 +64,8 @@ def _behind(values, when):
 
 def _value_at(result, column, until):
     "What each replica measured last, up to a step."
-    out = pd.Series(np.nan, index=result.frame.index)
-    for pack,rows in result._where.groupby('pack'):
-        h = Pack(result.store.path/'packs'/pack).content('history')
-        last = h[h.step <= until].groupby('row')[column].last()
-        out[rows.index] = last.reindex(rows.row).to_numpy(float)
-    return out.where(result._where.pack.notna(), result.frame[column])     # `fit` trains to the end
+    def last(v): return v[column][v['step'] <= until][-1] if v and (v['step'] <= until).any() else np.nan
+    return pd.Series([last(v) for v in result.views()], index=result.frame.index, dtype=float)
 
 def scores(
     result:SweepResult, # As far as it is trained

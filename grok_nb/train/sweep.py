@@ -10,76 +10,57 @@ import json, os, platform, re, tempfile, time, warnings
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 import numpy as np
 import pandas as pd
 from tqdm.auto import tqdm
 from ..tasks.config import refuse
 from .device import pick_device
-from .experiment import Experiment, event
-from .fit import _interruptible, interactive
+from .experiment import Experiment, event, happens, replica_ids
+from .events import interruptible, is_watched, tell_watchers
+from .fit import interactive
 from .grid import Experiments
-from .order import _stopped, finished_before, make_orders, train_order
-from .pack import Pack, first_steps, metrics
-from .pool import Stop, kin, single
-from .run import Run, first_time, open_run
+from .loop import enlist, leaves_at, missing
+from .members import kin, single
+from .stop import Stop, why
+from .record import contents, find, metrics
+from .run import Run, index, open_run, view
 from .size import check_memory
-from .store import RunFolder, Store, StoreError
+from .shard import _stopped, every_pair, make_shards, train_shard
+from .store import Store, StoreError
 
 # %% ../../nbs/train/18_sweep.ipynb #6c929f54
 _known = ['id', 'replica', 'seed', 'step', 'ended', 'memorised', 'generalised', 'gap', *metrics, 'seconds']
 
-def _from_fit(run):
-    "The rows of a run that has a folder of its own."
-    h, e = run.history, run.config
-    for i,one in h.groupby('replica'):
-        t = one.pivot(index='step', columns='split', values=['loss', 'accuracy']).sort_index()
-        rows = np.stack([t[m, s].to_numpy(float) for m,s in (('loss', 'train'), ('loss', 'test'),
-                                                             ('accuracy', 'train'), ('accuracy', 'test'))], 1)
-        a, b = first_steps(t.index, rows)
-        yield dict(id=e.id, replica=i, seed=e.init_seeds[i], step=run.step, steps=e.steps, reason='',
-                   memorised=a, generalised=b, seconds=run.seconds/len(e), **dict(zip(metrics, rows[-1])))
+def _reason(replica, exp, stop):
+    "Why a rule lets a replica go that was trained for another one."
+    past = view(replica, exp)
+    if (at := leaves_at(stop, past)) is None: return 'stopped'
+    rows = np.stack([past[k] for k in metrics], 1).astype(float)[:at + 1].tolist()
+    return why(stop, past['step'][:at + 1].tolist(), rows)
 
-def _names(path):
-    try: return set(os.listdir(path))
-    except OSError: return set()
-
-def _found(store, ids):
-    "What a store has of some experiments: a row for each replica."
-    index = store.index()
-    rows = index[index.id.isin(ids)] if len(index) else pd.DataFrame(columns=['id', 'replica'])
-    there = ids & _names(store.path)                       # one look at the folder for all
-    rest = [i for i in there if RunFolder(store.path/i).finished()]
-    rows = rows[~rows.id.isin(rest)]                       # what `fit` finished counts
-    more = [r for i in rest for r in _from_fit(open_run(i, store))]
-    if not more: return rows
-    return pd.concat([rows, pd.DataFrame(more)], ignore_index=True) if len(rows) else pd.DataFrame(more)
-
-# %% ../../nbs/train/18_sweep.ipynb #0e55b1a2
-def _assemble(experiments, store, failed):
+def _assemble(experiments, store, failed, stop):
     "The frame of a sweep."
     ids = [e.id for e in experiments]
-    every = pd.DataFrame([dict(number=k, id=i, replica=r, seed=s)
-                          for k,(i,e) in enumerate(zip(ids, experiments))
-                          for r,s in enumerate(e.init_seeds)])
-    found = _found(store, set(ids)).drop(columns=['seed', 'data_seed'], errors='ignore')
+    every = pd.DataFrame([dict(number=k, id=i, replica=r, seed=s, key=key) for k,(i,e) in enumerate(zip(ids, experiments))
+                          for r,(s,key) in enumerate(zip(e.init_seeds, replica_ids(e)))])
+    found = index(store)
+    found = found[found.id.isin(set(ids))].drop(columns=['seed', 'data_seed', 'key'])
     t = every.merge(found, how='left', on=['id', 'replica'])
-    for k in ('step', 'steps', 'memorised', 'generalised', 'seconds', *metrics):
-        t[k] = t[k].astype(float) if k in t else np.nan
-    reason = t.reason if 'reason' in t else pd.Series('', index=t.index)
+    for k in ('step', 'memorised', 'generalised', 'seconds', *metrics): t[k] = t[k].astype(float)
     wrong = {(i, r) for i,r,_ in failed}
     bad = np.array([(i, r) in wrong for i,r in zip(t.id, t.replica)], bool)
-    none = np.where(bad, 'failed', 'missing')
-    lost = t.step.notna() & ~np.isfinite(t.train_loss)
-    t['ended'] = np.where(lost, 'diverged', np.where(t.step == t.steps, 'finished',
-                                                     np.where(t.step.isna(), none, reason)))
+    t['ended'] = np.where(t.step.isna(), np.where(bad, 'failed', 'missing'), t.ended.fillna('').astype(object))
+    known = find(store, t.key[t.ended == ''].tolist())
+    for r in t[t.ended == ''].itertuples(): t.loc[r.Index, 'ended'] = _reason(known[r.key], experiments[r.number], stop)
+    t.loc[t.step.notna() & ~np.isfinite(t.train_loss), 'ended'] = 'diverged'
     t['gap'] = t.generalised - t.memorised
     clash = {k: f'exp.{k}' for k in experiments.coordinates if k in ('number', *_known)}
     where = experiments.coordinates.rename(columns=clash).loc[t.number].reset_index(drop=True)
-    place = t.reindex(columns=['pack', 'row'])
-    return pd.concat([t[['number']], where, t[_known]], axis=1), place
+    return pd.concat([t[['number']], where, t[_known]], axis=1), t.key
 
-# %% ../../nbs/train/18_sweep.ipynb #89c9a22c
+# %% ../../nbs/train/18_sweep.ipynb #0e55b1a2
 class SweepResult:
     "What became of the experiments of a sweep."
     def __init__(self,
@@ -89,14 +70,20 @@ class SweepResult:
         seconds:float=0., # How long the sweep took
         taken:int=0, # Training steps that it took
         stopped:bool=False, # Was it stopped before its end?
+        stop:Stop=Stop(None), # The rule for leaving early
     ):
         self.experiments, self.store, self._failed = experiments, store, list(failed)
-        self.seconds, self.taken, self.stopped = seconds, taken, stopped
+        self.seconds, self.taken, self.stopped, self.stop = seconds, taken, stopped, stop
 
     @cached_property
-    def _both(self): return _assemble(self.experiments, self.store, self._failed)
+    def _both(self): return _assemble(self.experiments, self.store, self._failed, self.stop)
     frame = property(lambda self: self._both[0], doc='A row for each replica.')
-    _where = property(lambda self: self._both[1], doc='The pack of each replica, and its row there.')
+
+    def views(self):
+        "What was measured of each replica, in the order of the rows of `frame`: name -> values; None if nothing was."
+        keys = self._both[1]
+        known = find(self.store, list(keys))
+        for n,k in zip(self.frame.number, keys): yield view(known[k], self.experiments[n]) if k in known else None
 
     @property
     def failed(self)->pd.DataFrame: # number, replica, error, experiment
@@ -114,12 +101,12 @@ class SweepResult:
         ends = ', '.join(f'{n} {k}' for k,n in self.frame.ended.value_counts().items())
         return f'SweepResult of {len(self)} experiments, {len(self.frame)} replicas: {ends}'
 
-# %% ../../nbs/train/18_sweep.ipynb #3e2d8989
+# %% ../../nbs/train/18_sweep.ipynb #89c9a22c
 class _Bar:
-    "One progress bar for all orders, with the time that is left."
-    def __init__(self, orders, begun, progress, heed):
+    "One progress bar for all shards, with the time that is left."
+    def __init__(self, shards, begun, progress, heed):
         self.heed, self.taken = heed or (lambda taken, left: None), {}
-        self.left = {o.id: sum(e.steps for (e,_),k in zip(o.pairs, o.keys) if k not in begun) for o in orders}
+        self.left = {o.id: sum(e.steps - begun.get(replica_ids(e)[i], 0) for e,i in o.pairs) for o in shards}
         total = sum(self.left.values())
         self.bar = tqdm(total=total, unit='step', unit_scale=True, leave=False,
                         disable=not (progress and interactive()))
@@ -131,19 +118,23 @@ class _Bar:
         self.heed(done, todo)
     def close(self): self.bar.close()
 
-def _here(orders, store, how, bar, news, ask):
-    "Do orders one after the other in this process."
-    for o in orders:
-        try: said = train_order(o, store, tell=lambda d, id=o.id: (bar.say(id, **d), news()), ask=ask, **how)
+def _here(shards, store, how, bar, news, ask):
+    "Do shards one after the other in this process."
+    for o in shards:
+        try: said = train_shard(o, store, tell=lambda d, id=o.id: (bar.say(id, **d), news()), ask=ask, **how)
         except Exception as e: said = _given_up(o, e)
         bar.say(o.id, said['taken'], 0)
         yield said
         if said['stopped']: return
 
-# %% ../../nbs/train/18_sweep.ipynb #ae8c2a1c
-def _beats(store, orders, bar):
-    for o in orders:
-        try: bar.say(o.id, **json.loads((store.path/'packs'/o.id/'.beat').read_text()))
+# %% ../../nbs/train/18_sweep.ipynb #aeb0f596
+def _beats(store, shards, bar):
+    "Say how far the shards are that others train."
+    mine = {o.id for o in shards}
+    try: names = [n for n in os.listdir(store.root) if n.partition('.')[0] in mine]
+    except OSError: return
+    for n in names:
+        try: bar.say(n.partition('.')[0], **json.loads((store.root/n/'.beat').read_text()))
         except (OSError, ValueError, TypeError): pass
 
 @contextmanager
@@ -154,17 +145,17 @@ def _sign():
     try: yield Path(name)
     finally: Path(name).unlink(missing_ok=True)
 
-# %% ../../nbs/train/18_sweep.ipynb #d7031a4a
-def _there(orders, store, how, bar, news, executor, retries):
-    "Have orders done by an executor."
-    tries, running = dict.fromkeys(orders, 0), {}
+# %% ../../nbs/train/18_sweep.ipynb #896786b1
+def _there(shards, store, how, bar, news, executor, retries):
+    "Have shards done by an executor."
+    tries, running = dict.fromkeys(shards, 0), {}
     def submit(o):
         sent = dict(attempt=tries[o], caller=(platform.node(), os.getpid(), str(sign)))
-        try: running[executor.submit(train_order, o, str(store.path), **sent, **how)] = o
+        try: running[executor.submit(train_shard, o, str(store.path), **sent, **how)] = o
         except Exception as e: yield _given_up(o, e)
-    with _interruptible() as stop, _sign() as sign:
+    with interruptible() as stop, _sign() as sign:
         try:
-            for o in orders: yield from submit(o)
+            for o in shards: yield from submit(o)
             while running and not stop.is_set():
                 sign.touch()                                 # or a long sweep's would be swept away as an old file
                 done, _ = wait(running, max(.5, len(running)/1000), FIRST_COMPLETED)
@@ -176,9 +167,9 @@ def _there(orders, store, how, bar, news, executor, retries):
         finally:
             for f in running: f.cancel()
 
-# %% ../../nbs/train/18_sweep.ipynb #c19f6be4
+# %% ../../nbs/train/18_sweep.ipynb #22bc373d
 def _done(f, o, bar, tries, retries, submit):
-    "What came of an order: its result, or another try."
+    "What came of a shard: its result, or another try."
     error = CancelledError() if f.cancelled() else f.exception()
     if error is None and f.result()['stopped']: error = InterruptedError('it was stopped')
     if error is None:
@@ -188,12 +179,12 @@ def _done(f, o, bar, tries, retries, submit):
     tries[o] += 1
     if tries[o] > retries: yield _given_up(o, error)
     else:
-        warnings.warn(f'sweep: a worker was lost ({_short(error)}); its order goes on '
+        warnings.warn(f'sweep: a worker was lost ({_short(error)}); its shard goes on '
                       'elsewhere', stacklevel=2)
         yield from submit(o)
 
 def _called_off(running, sign, executor):
-    "Have no more orders begun; processes of a pool end those they have, and are waited for."
+    "Have no more shards begun; processes of a pool end those they have, and are waited for."
     sign.unlink(missing_ok=True)
     begun = [f for f in running if not f.cancel()]
     if isinstance(executor, ProcessPoolExecutor): wait(begun)
@@ -204,23 +195,35 @@ def _called_off(running, sign, executor):
 def _short(e): return ' '.join(f'{type(e).__name__}: {e}'.split())[:200]
 
 def _given_up(o, e):
-    "An order that the executor cannot do."
+    "A shard that the executor cannot do."
     hint = '; what was committed is safe: start the sweep again with a new executor'
     why = _short(e) + (hint if isinstance(e, BrokenExecutor) else '')
     return dict(id=o.id, taken=0, seconds=0., stopped=False, failed=[(*k, why) for k in o.keys])
 
-# %% ../../nbs/train/18_sweep.ipynb #150b6f58
-def _news(store, orders, done, tell):
+# %% ../../nbs/train/18_sweep.ipynb #3e2d8989
+def _news(store, shards, ids, done, tell):
     "A function that tells of replicas that were not done before."
-    told = set(done)
-    def look():
+    told, mine = set(done), {o.id for o in shards}
+    def say(t):
+        for r in t[t.ended.fillna('') != ''].to_dict('records'):
+            if (key := (r['id'], r['replica'])) not in told: told.add(key); tell(r)
+    def look(all=False):
         if tell is None: return
-        for o in orders:
-            try: rows = Pack(store.path/'packs'/o.id).runs()
-            except StoreError: continue
-            for r in rows.to_dict('records'):
-                if (key := (r['id'], r['replica'])) not in told: told.add(key); tell(r)
+        if all: return say((t := index(store))[t.id.isin(ids)])      # those too that somebody else trained
+        for c in contents(store):
+            if c.segment.name.partition('.')[0] in mine: say(c.runs.drop(columns='terms').merge(c.replicas, on='key'))
     return look
+
+def _tell_ends(ends, said, shards, store):
+    "Tell watchers of each experiment, once, that is through with all its shards."
+    if not is_watched(): return
+    open = {o.id for o in shards} - {s['id'] for s in said if not s['stopped']}
+    waits = {e.id for o in shards if o.id in open for e in o.experiments}
+    for id in [i for i in ends if i not in waits]:
+        exp = ends.pop(id)
+        try: run = Run(exp, store)
+        except StoreError: continue                              # it failed: `.failed` says so
+        tell_watchers(exp, run.step, run)
 
 def _check(experiments):
     if isinstance(experiments, Experiment): experiments = [experiments]
@@ -229,13 +232,20 @@ def _check(experiments):
     if not experiments: refuse('sweep', 'experiments', experiments, 'at least one Experiment')
     return experiments if hasattr(experiments, 'coordinates') else Experiments(experiments)
 
-def _check_sizes(orders, device):
+def _enlist(store, pairs):
+    "Write down those of some replicas, all there already, that are not listed for their experiments yet."
+    ids = {e.id for e,_ in pairs}
+    there = {(i, r) for c in contents(store) if ids & c.ids for i,r in zip(c.runs['id'], c.runs['replica'])}
+    new = [(e, i) for e,i in pairs if (e.id, i) not in there]
+    if new: enlist(store, new)
+
+def _check_sizes(shards, device):
     "Refuse a sweep in which one replica alone takes more memory than is free."
-    each = {(same, e.steps, e.every, e.keep): e for o in orders
+    each = {(same, e.steps, e.every, e.keep): e for o in shards
             for same in (kin(o.experiments[0]),) for e in o.experiments}
     for e in each.values(): check_memory(single(e, 0).but(keep=e.keep), device, kept=True)
 
-# %% ../../nbs/train/18_sweep.ipynb #bc40f814
+# %% ../../nbs/train/18_sweep.ipynb #ae8c2a1c
 def sweep(
     experiments:list, # What to train, e.g. `exp.grid(...)`
     executor=None, # Anything with `submit`, as in `concurrent.futures`; None trains here
@@ -246,8 +256,9 @@ def sweep(
     places:int=None, # Seats of a bank; by memory if left out
     weights:bool=True, # Keep weights? Without them a replica that left early cannot go on
     snapshot:float=10., # Seconds between commits, which is what a crash can cost at most
+    compile:bool=False, # Compile the steps? Slow to start, and worth it for some long runs
     progress:bool=True, # Show a progress bar, where somebody watches?
-    retries:int=3, # How often an order whose worker was lost is tried again
+    retries:int=3, # How often a shard whose worker was lost is tried again
     tell=None, # Called with the row of each replica that is done, as a dict
     ask=None, # Called at every turn, without an executor: '' to go on, 'hold' to wait, 'stop' to end
     heed=None, # Called about once a second with the number of steps taken, and of those left
@@ -255,25 +266,31 @@ def sweep(
     "Train many experiments; Ctrl-C returns what was done so far, and the next call goes on."
     some, stop, begun = _check(experiments), stop or Stop(None), time.monotonic()
     store = store if isinstance(store, Store) else Store(store)
-    done, _ = finished_before(store, some, stop)
-    orders = [o for o in make_orders(some, stop, memory, places, device)
-              if any(k not in done for k in o.keys)]
-    _check_sizes(orders, pick_device(device))
-    how = dict(device=device, snapshot=snapshot, weights=weights)
-    bar, news, said = _Bar(orders, done, progress, heed), _news(store, orders, done, tell), []
-    work = _here(orders, store, how, bar, news, ask) if executor is None else \
-        _there(orders, store, how, bar, news, executor, retries)
+    pairs = every_pair(some)
+    todo, known = missing(store, pairs, stop, weights)
+    done = {(e.id, i) for e,i in pairs} - {(e.id, i) for e,i in todo}
+    _enlist(store, [(e, i) for e,i in pairs if (e.id, i) in done])
+    shards = make_shards(todo, stop, memory, places, device)
+    _check_sizes(shards, pick_device(device))
+    how = dict(device=device, snapshot=snapshot, weights=weights, compile=compile)
+    bar = _Bar(shards, {k: r.step for k,r in known.items()}, progress, heed)
+    news, said, ends = _news(store, shards, {e.id for e in some}, done, tell), [], {e.id: e for e in some}
+    work = _here(shards, store, how, bar, news, ask) if executor is None else \
+        _there(shards, store, how, bar, news, executor, retries)
     stopped = False
     try:
-        for s in work: said.append(s); news()
-    except KeyboardInterrupt: stopped = True                 # a second one: the first lets orders end by themselves
+        for s in chain([None], work):
+            if s: said.append(s); news()
+            _tell_ends(ends, said, shards, store)
+        news(all=True)
+    except KeyboardInterrupt: stopped = True                 # a second one: the first lets shards end by themselves
     finally:
         work.close()
         bar.close()
     stopped |= any(s['stopped'] for s in said)
     failed = [f for s in said for f in s['failed']]
     if failed: warnings.warn(f'sweep: {len(failed)} replicas could not be trained; see .failed', stacklevel=2)
-    return SweepResult(some, store, failed, time.monotonic() - begun, sum(s['taken'] for s in said), stopped)
+    return SweepResult(some, store, failed, time.monotonic() - begun, sum(s['taken'] for s in said), stopped, stop)
 
 # %% ../../nbs/train/18_sweep.ipynb #26a9e690
 _first = re.compile(r'first to (train|test)(?: (accuracy|loss))?(?: (>=|<=))? (\S+)')
@@ -294,16 +311,11 @@ def _reached(self,
     when:str, # A condition such as 'test accuracy >= .5'
 )->pd.Series: # like the rows of `frame`; infinite for never
     "The step at which each replica first met a condition."
-    split, metric, sign, at = event(when)
-    out, k = pd.Series(np.inf, index=self.frame.index), f'{split}_{metric}'
-    for pack,rows in self._where.groupby('pack'):
-        h = Pack(self.store.path/'packs'/pack).content('history')
-        first = h[h[k] >= at if sign == '>=' else h[k] <= at].groupby('row').step.min()
-        out[rows.index] = first.reindex(rows.row).fillna(np.inf).to_numpy(float)
-    own = self.frame[self._where.pack.isna() & self.frame.step.notna()]
-    for n,rows in own.groupby('number'):                                # those that `fit` trained
-        steps = first_time(self.run(n).history, when).astype('Float64').to_numpy(float, na_value=np.inf)
-        out[rows.index] = steps[rows.replica.to_numpy(int)]
+    split, metric, *_ = event(when)
+    out = pd.Series(np.inf, index=self.frame.index)
+    for i,v in enumerate(self.views()):
+        met = np.asarray(happens(when, v[f'{split}_{metric}'])) if v else np.array([False])
+        if met.any(): out.iloc[i] = v['step'][met.argmax()]
     return out
 
 def _score(self, rule):

@@ -15,7 +15,7 @@ from ..models.embed import Free, LowRank, inputs
 from ..models.transformer import Transformer
 from ..tasks.config import config, one_of, part, refuse, ruled
 from .experiment import Experiment, Start, event
-from .pool import load_data
+from .members import load_data
 from .run import Run, first_time, open_run
 
 # %% ../../nbs/train/14_transfer.ipynb #125bc767
@@ -67,6 +67,7 @@ def snapshot(
 @config
 class Handover(Start):
     "Begin with the embedding of other networks as A in E = A B."
+    by_replica = True
     weak:Experiment = part(Experiment) # The experiment that makes the embedding
     at:str = _when # When its weights are taken
     otherwise:str = one_of('refuse', 'end') # What of networks that never meet the condition?
@@ -96,6 +97,7 @@ def _fits(start, exp):
 @config
 class Continued(Start):
     "Begin with all weights of other networks."
+    by_replica = True
     before:Experiment = part(Experiment) # The experiment that makes them
     at:str = _when # When they are taken
     merge:bool = one_of(False, True) # Multiply a low-rank embedding out?
@@ -180,13 +182,11 @@ def _merged(exp, step):
                     'start': Continued(first, merge=True)})
 
 # %% ../../nbs/train/14_transfer.ipynb #49e7daaa
-def _store_of(run): return run.path.parent
-
 def _legs(run):
     "The runs of one and the same networks, the earliest first, and where each replica left them."
     start = run.config.start
     if not isinstance(start, Continued): return [(run, None)]
-    before = open_run(start.before, _store_of(run))
+    before = open_run(start.before, run.store)
     return [*_legs(before)[:-1], (before, _steps(before, start.at)), (run, None)]
 
 def story(
@@ -232,7 +232,7 @@ def _weak_stage(run, replicas):
     "The cost of the networks whose embedding was handed over, if there are any."
     start = run.config.start
     if not isinstance(start, Handover): return []
-    weak = open_run(start.weak, _store_of(run))
+    weak = open_run(start.weak, run.store)
     steps = _steps(weak, start.at, start.otherwise)
     met = [True]*len(steps)
     if isinstance(start.at, str) and start.at != 'end': met = weak.first(start.at).notna().tolist()
