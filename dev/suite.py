@@ -38,7 +38,7 @@ def steps(which: list) -> dict:
         tests = [PY, '-m', 'pytest', '-q', '-rs', '-n', '2', *(ask('TESTS') or ['tests'])]
         out['py'] = 'tests (pytest)', tests, {}, 'make test-py', "make test-py TESTS='{}'"
     if 'kill' in which:
-        tests = [PY, '-m', 'pytest', '-q', '-rs', '-n', '2', *(ask('TESTS') or ['tests/test_faults.py', 'tests/test_kill.py', 'tests/test_sweep.py', 'tests/test_shared.py', 'tests/test_signals.py', 'tests/test_browser.py'])]
+        tests = [PY, '-m', 'pytest', '-q', '-rs', '-n', '2', *(ask('TESTS') or ['tests/test_faults.py', 'tests/test_kill.py', 'tests/test_sweep.py', 'tests/test_shared.py', 'tests/test_remove.py', 'tests/test_signals.py', 'tests/test_browser.py'])]
         own = dict(GROK_NB_KILL='1', hang=2*HANG)                               # one of them fails and kills for many minutes
         out['kill'] = 'faults and kills at every write (pytest)', tests, own, 'make test-kill', "make test-kill TESTS='{}'"
     if 'cpu' in which:

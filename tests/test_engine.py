@@ -63,8 +63,21 @@ def test_a_chain_of_starts_goes_through_a_sweep(tmp_path):
 def test_replicas_share_one_copy_of_their_data():
     pool = seated(weak.but(seeds=5))
     assert pool.data['train'][0].dim() == 2 and len({s.data['train'][0].data_ptr() for s in pool.seats}) == 1
-    apart = seated(weak.but(seeds=3, data_seed=(0, 1, 1)))
-    assert apart.data['train'][0].dim() == 3
+    apart = seated(weak.but(seeds=8, data_seed=(0, 1)*4))
+    assert apart.sets['train'][0].shape[0] == 2 and len({s.data['train'][0].data_ptr() for s in apart.seats}) == 2
+    assert apart.data['train'][0].shape[0] == 8
+
+
+@pytest.mark.parametrize('more', [{}, dict(batch=13), dict(probes=(Norms(),), every=3)], ids=['full', 'batches', 'probes'])
+def test_some_share_a_data_set_and_others_do_not(more, tmp_path):
+    "Each as if it were alone, also when one of them leaves."
+    exp = weak.but(seeds=5, data_seed=(4, 7, 4, 7, 7), steps=30, **more)
+    run = fit(exp, tmp_path/'fit', progress=False)
+    some = [exp.but(seeds=(s,), data_seed=d, steps=n) for s, d, n in zip(range(5), exp.data_seed, (30, 30, 12, 30, 30))]
+    result = sweep(some, store=tmp_path/'sweep', places=4, progress=False)
+    for i in (0, 1, 3, 4):
+        for k, v in run.at().params.items(): np.testing.assert_array_equal(result.run(i).at().params[k][0].numpy(), v[i].numpy())
+        np.testing.assert_array_equal(history(result.run(i))[:, 1:], history(run)[history(run)[:, 0] == i][:, 1:])
 
 
 def test_a_lone_survivor_goes_on_as_in_company():

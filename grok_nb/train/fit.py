@@ -93,4 +93,4 @@ def fit(
 
 def _note(store, pairs):
     "Write an experiment down of which all was there; a store that cannot be written does without."
-    if os.access(store.root, os.W_OK): enlist(store, pairs)
+    if os.access(store.root, os.W_OK, effective_ids=os.access in os.supports_effective_ids): enlist(store, pairs)

@@ -17,7 +17,7 @@ from .capture import Captured, Compiled
 from .device import hold_memory, no_denormals, peak_bytes, pick_device, threads, threads_for
 from .experiment import Experiment, batch_rows, eval_steps, keep_steps, replica_ids
 from .gradients import gradients
-from .members import join, kin, load_data, measure, single
+from .members import join, kin, load_data, measure, pick_sets, single
 from .probes import Look, answers
 from .size import check_memory
 from .stop import Stop, _meets, why
@@ -130,11 +130,18 @@ def _arrange(self):
     self._lay_out()
 
 def _lay_out(self):
-    "split -> inputs and targets: one copy where all seats share it, else `(R, n, ...)`."
-    self.data, self.shared = self.seats[0].data, len({s.key for s in self.seats}) == 1
+    "The data sets, each once: split -> inputs and targets, `(n, ...)` if all seats share them, else `(sets, n, ...)`, and `whose`: the set of each seat."
+    some = {s.key: s.data for s in self.seats}
+    self.sets, self.shared, self.whose = self.seats[0].data, len(some) == 1, None
     if self.shared: return
-    self.data = {k: tuple(map(torch.stack, zip(*(s.data[k] for s in self.seats)))) for k in self.data}
-    for i,s in enumerate(self.seats): s.data = {k: (x[i], y[i]) for k,(x,y) in self.data.items()}
+    self.sets = {k: tuple(map(torch.stack, zip(*(d[k] for d in some.values())))) for k in self.sets}
+    at = {key: i for i,key in enumerate(some)}
+    for s in self.seats: s.data = {k: (x[at[s.key]], y[at[s.key]]) for k,(x,y) in self.sets.items()}
+    if len(some) < len(self): self.whose = torch.tensor([at[s.key] for s in self.seats], device=self.device)
+
+def _data(self):
+    "split -> inputs and targets as the seats see them: `(n, ...)` if all share them, else `(R, n, ...)`."
+    return {k: tuple(pick_sets(v, self.whose) for v in pair) for k,pair in self.sets.items()}
 
 def _append(self, new):
     "Seat some replicas: (seat, params, state, fresh params) of each."
@@ -146,7 +153,7 @@ def _append(self, new):
     self.seats += [n[0] for n in new]
     self._arrange()
 
-Pool._select, Pool._arrange, Pool._append, Pool._lay_out = _select, _arrange, _append, _lay_out
+Pool._select, Pool._arrange, Pool._append, Pool._lay_out, Pool.data = _select, _arrange, _append, _lay_out, property(_data)
 Pool.queue_probes = lambda self, new: bool(new[0][0].exp.probes)
 
 # %% ../../nbs/train/16_pool.ipynb #cb342c7a
@@ -180,12 +187,13 @@ Pool._sit, Pool._fail, Pool.fill = _sit, _fail, _fill
 def _examples(self):
     "Inputs and targets of the next step, `(n, ...)` where all see the same, else `(R, n, ...)`."
     e = self.seats[0].one
-    if e.batch is None: return self.data['train']
+    x, y = self.sets['train']
+    if e.batch is None: return pick_sets(x, self.whose), pick_sets(y, self.whose)
     if e.task.online: return _fresh(self, e)
-    (x, y), R = self.data['train'], len(self)
     rows = torch.cat([batch_rows(s.step, y.shape[-1], e.batch, s.shuffle) for s in self.seats])
-    pick = (torch.arange(R, device=y.device)[:, None], rows) if y.dim() > 1 else rows
-    return x[pick], y[pick]
+    if self.shared: return x[rows], y[rows]
+    whose = torch.arange(len(self), device=y.device) if self.whose is None else self.whose
+    return x[whose[:, None], rows], y[whose[:, None], rows]
 
 def _fresh(self, e):
     "The examples of a stream: each seat has a block of steps at hand."
@@ -267,18 +275,17 @@ def seated(
 
 # %% ../../nbs/train/16_pool.ipynb #6c97aef3
 def _group(self, rows):
-    "Bank and data of some seats."
-    if len(rows) == len(self): return self.exp, self.bank, self.data
+    "Experiment and bank of some seats, and which of the data sets each sees; None if that is clear."
+    if len(rows) == len(self): return self.exp, self.bank, self.whose
     i = torch.tensor(rows, device=self.device)
     params = {k: v.detach().index_select(0, i) for k,v in self.params.items()}
-    shared = self.data['train'][1].dim() == 1
-    data = self.data if shared else {s: tuple(v.index_select(0, i) for v in pair) for s,pair in self.data.items()}
     exp = join([self.seats[j].one for j in rows])
-    return exp, Bank(exp.model, params), data
+    return exp, Bank(exp.model, params), None if self.shared else i if self.whose is None else self.whose[i]
 
-def _probe(self, rows, exp, bank, data):
+def _probe(self, rows, exp, bank, whose):
     "What the probes say of some seats: a dict for each."
     if not exp.probes: return [{} for _ in rows]
+    data = {k: tuple(pick_sets(v, whose) for v in pair) for k,pair in self.sets.items()}
     pick = torch.tensor(rows, device=self.device)
     start = Bank(exp.model, {k: v.index_select(0, pick) for k,v in self.begun.items()})
     opt = {k: v.index_select(0, pick) for k,v in self.opt.items()}
@@ -294,10 +301,10 @@ def _measure(self):
     for i,s in enumerate(self.seats):
         if s.due: groups.setdefault(s.step if s.exp.probes else None, []).append(i)
     for rows in groups.values():
-        exp, bank, data = _group(self, rows)
-        loss, acc = measure(exp, bank, data)
+        exp, bank, whose = _group(self, rows)
+        loss, acc = measure(exp, bank, self.sets, whose=whose)
         values = torch.cat([loss.double(), acc.double()]).T.tolist()
-        for i,v,said in zip(rows, values, _probe(self, rows, exp, bank, data)):
+        for i,v,said in zip(rows, values, _probe(self, rows, exp, bank, whose)):
             self.seats[i].note(tuple(v), said)
     if groups and self.tell: self.tell(self)
 
@@ -353,7 +360,7 @@ def _one_by_one(self, what): return what == 'step' and not self.exp.optim.own_st
 # %% ../../nbs/train/16_pool.ipynb #2ed9f699
 def _threads(self):
     "By the size of one replica's step."
-    e, n = self.exp, self.data['train'][1].shape[-1]
+    e, n = self.exp, self.sets['train'][1].shape[-1]
     return threads_for(6*(e.batch or n)*sum(p[0].numel() for p in self.params.values()), self.device)
 
 Pool.threads = property(_threads)
@@ -387,7 +394,7 @@ def _count(exp):
     made = pool._sit(exp, 0, None)
     if made is None: return 0
     pool._append([made])
-    held = [*pool.params.values(), *pool.opt.values(), *(v for pair in pool.data.values() for v in pair)]
+    held = [*pool.params.values(), *pool.opt.values(), *(v for pair in pool.sets.values() for v in pair)]
     try:
         with threads(1): most = peak_bytes(pool.step)
     except Exception: return 0                                   # it will fail again, and be reported
