@@ -1,7 +1,5 @@
 "To delete runs, and what else happens beside training: other deleters, listers and folders that nobody may read."
-import itertools
 import os
-import time
 import warnings
 
 import pytest
@@ -9,7 +7,7 @@ from conftest import children, like_anybody, segment_of
 from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic, Store, StoreError, fit, open_run, runs, sweep
 from grok_nb.train.run import index, survey
 from same import left_behind, same
-from waiting import LIMIT
+from waiting import LIMIT, tries
 
 how = dict(device='cpu', progress=False)
 tiny = Experiment(ModularArithmetic(p=7, train_frac=.6), MLP(width=4), AdamW(lr=.01), steps=20, seeds=2)
@@ -69,9 +67,9 @@ MINUTE = 60*bool(os.environ.get('GROK_NB_KILL'))     # under `make test-kill` fo
 
 def _attempt(out, do, times):
     "Do something many times; what it says of itself, where that is not a sentence of the store's, goes to a queue."
-    wrong, end = [], time.monotonic() + MINUTE
+    wrong = []
     warnings.simplefilter('error')                                           # what is being removed is not damaged, and nobody may say so
-    for i in itertools.takewhile(lambda i: i < times or time.monotonic() < end, itertools.count()):
+    for i in tries(times, MINUTE):
         try: do(i)
         except StoreError as e:
             if not any(t in str(e) for t in sentences): wrong.append(f'StoreError: {e}')

@@ -3,6 +3,7 @@
 There is one limit, many times what the slowest thing here needs on a slow and busy machine. Only what hangs reaches it,
 and it is then told what that was."""
 import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -18,6 +19,12 @@ def until(true, what, every=.05):
         assert time.monotonic() < end, f'waited {LIMIT} s in vain until {what}'
         time.sleep(every)
     return value
+
+
+def tries(times, seconds=0):
+    "0, 1, 2, ...: so many numbers, and more of them while the seconds last; a long trial, not a limit"
+    end = time.monotonic() + seconds
+    return itertools.takewhile(lambda i: i < times or time.monotonic() < end, itertools.count())
 
 
 def unmoved(value, beats, what, n=5):
