@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+from grok_nb.all import fit, runs
 from grok_nb.lab.jobs import Job, Spare, enlist, jobs, start
 from grok_nb.lab.page import Laboratory
 from grok_nb.lab.parts import Desk, until
@@ -93,3 +94,13 @@ def test_a_job_of_another_store_is_none_of_this_one(small, tmp_path):
     (tmp_path/'there/.lab').rename(tmp_path/'here/.lab')
     assert jobs(tmp_path/'here') == [] and 'Nothing has been trained' in Watch(Desk(tmp_path/'here')).line.value
     with pytest.raises(RuntimeError, match='is a job of another store'): Job(tmp_path/'here/.lab'/job.id)
+
+
+def test_runs_of_a_class_that_is_not_here_are_left_out_with_one_sentence(small, module, tmp_path):
+    module('beside', 'Trap')
+    here, task = fit(small, tmp_path/'store', device='cpu'), importlib.import_module('beside').Trap(p=small.task.p)
+    for width in (8, 9, 10): fit(small.but(task=task, width=width), tmp_path/'store', device='cpu')
+    sys.modules.pop('beside')
+    for k in [k for k in Config._known if k.startswith('beside:')]: del Config._known[k]
+    with pytest.warns(UserWarning) as said: assert runs(tmp_path/'store').id.tolist() == [here.id]
+    assert len(said) == 1 and 'beside' in str(said[0].message) and str(said[0].message).endswith('; and 2 more of the same classes')

@@ -423,10 +423,10 @@ _revived = lru_cache(4096)(revive)
 # %% ../../nbs/train/09_run.ipynb #a1212dfa
 _columns = ['id', 'name', 'step', 'finished', 'seconds', 'written', 'diverged', 'experiment']
 
-def _unreadable(store, id):
-    "What is wrong with the text of an experiment; None if nothing is."
-    try: _described(id, config_text(store, id))
-    except StoreError as e: return str(e)
+def _unreadable(store, ids):
+    "What is wrong with the text of experiments that are made of the same classes; None if nothing is."
+    try: _described(ids[0], config_text(store, ids[0]))
+    except StoreError as e: return f'{e}; and {len(ids) - 1:,} more of the same classes' if ids[1:] else str(e)
 
 def _lost(t):
     "id -> sentence, for runs with replicas that diverged."
@@ -448,8 +448,8 @@ def survey(
                           written=g.written.max(), types=g.types.first())).reset_index()
     r = r.sort_values(['written', 'id'], ascending=False, ignore_index=True)[:newest]
     odd = {t for t in set(r.types) if not all(k in Config._known for k in t.split())}
-    bad = {id: why for id in r.id[r.types.isin(odd)] if (why := _unreadable(store, id))}
-    r = r[~r.id.isin(bad)].reset_index(drop=True)
+    bad = {t: why for t in odd if (why := _unreadable(store, list(r.id[r.types == t])))}
+    r = r[~r.types.isin(bad)].reset_index(drop=True)
     names, lost = store.names(), _lost(t)
     r = r.assign(name=[names.get(i, '') for i in r.id], diverged=[lost.get(i, '') for i in r.id], experiment=Lazily([(store, i) for i in r.id]))
     return r[_columns], wrong + list(bad.values())
