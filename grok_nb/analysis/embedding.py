@@ -11,10 +11,9 @@ import math
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from .frames import data_of, frame, in_double, over
-from .style import use_style
+from .style import sns, use_style
 from ..models.tables import spectrum
 from ..tasks.config import refuse
 from ..train.losses import accuracy

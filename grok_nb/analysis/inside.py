@@ -9,12 +9,11 @@ __all__ = ['progress', 'inside', 'halfway']
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.ticker import LogLocator, NullLocator
 from .fourier import concentration, heatmap, purity
 from .frames import frame, over
 from .logits import grid, key_frequencies, progress_losses, sum_power
-from .style import use_style
+from .style import sns, use_style
 from .waves import law, plot_phases
 from ..tasks.config import refuse
 from ..train.run import Run

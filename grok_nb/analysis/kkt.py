@@ -9,12 +9,11 @@ __all__ = ['residuals', 'best_multipliers', 'kkt', 'plot_kkt']
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from scipy.optimize import nnls
 from .frames import data_of, frame, in_double, over
 from .ntk import jacobian
-from .style import use_style
+from .style import sns, use_style
 from ..models.bank import Bank
 from ..tasks.config import refuse
 from ..train.gradients import slope

@@ -8,11 +8,10 @@ __all__ = ['linearise', 'kernel_twin', 'beside', 'plot_beside', 'kernel_of', 'ke
 # %% ../../nbs/analysis/21_linearise.ipynb #12043ae8
 import matplotlib.pyplot as plt
 import pandas as pd
-import seaborn as sns
 import torch
 from .frames import data_of, frame, over
 from .ntk import ntk
-from .style import colours, use_style
+from .style import colours, sns, use_style
 from ..models.bank import Bank
 from ..models.kernel import kernel_ridge, kernel_svm
 from ..models.linearised import Linearised

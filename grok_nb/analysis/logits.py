@@ -11,11 +11,10 @@ __all__ = ['tokens', 'grid', 'spectrum_2d', 'logit_spectrum', 'plot_spectrum', '
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from .fourier import powers
 from .frames import data_of, frame, over
-from .style import use_style
+from .style import sns, use_style
 from .waves import law
 from ..models.bank import Bank
 from ..models.tables import spectrum

@@ -10,10 +10,9 @@ __all__ = ['norms', 'margins', 'neuron_norms', 'size', 'normalised_margin', 'lin
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from .frames import data_of, frame, in_double, over
-from .style import colours, use_style
+from .style import colours, sns, use_style
 from ..models.bank import Bank
 from ..models.diagonal import DiagonalNet
 from ..tasks.config import refuse

@@ -9,10 +9,9 @@ __all__ = ['kinds', 'jacobian', 'has_formula', 'ntk', 'ntk_features', 'centre', 
 # %% ../../nbs/analysis/20_ntk.ipynb #34841ce6
 import matplotlib.pyplot as plt
 import pandas as pd
-import seaborn as sns
 import torch
 from .frames import frame, moments
-from .style import use_style
+from .style import sns, use_style
 from ..models.bank import Bank, Model
 from ..models.kernel import one_vs_rest
 from ..models.mlp import MLP, activations

@@ -10,9 +10,8 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from .curves import knowing
-from .style import use_style
+from .style import sns, use_style
 from .transitions import story
 from ..tasks.config import refuse
 from ..train.record import written

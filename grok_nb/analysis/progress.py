@@ -10,12 +10,10 @@ __all__ = ['control', 'moved', 'movement', 'plot_progress', 'separates', 'forete
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from scipy.optimize import linear_sum_assignment
-from scipy.stats import spearmanr
 from .frames import data_of, frame, over
-from .style import colours, use_style
+from .style import colours, sns, stats, use_style
 from ..models.bank import Bank
 from ..models.mlp import MLP
 from ..tasks.config import refuse
@@ -117,7 +115,7 @@ def foretells(
         wait = (t > step) & v.notna()
         c, p = np.nan, np.nan
         if wait.sum() > 2 and v[wait].nunique() > 1 and t[wait].nunique() > 1:
-            c, p = spearmanr(v[wait].rank(), t[wait].rank())
+            c, p = stats.spearmanr(v[wait].rank(), t[wait].rank())
         rows.append(dict(step=step, correlation=c, p=p, waiting=int(wait.sum())))
     return pd.DataFrame(rows)
 

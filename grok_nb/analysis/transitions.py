@@ -11,12 +11,11 @@ import math
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from matplotlib.colors import ListedColormap
-from scipy.stats import norm
+from scipy.special import ndtri
 from .curves import knowing, timeline
-from .style import colours, use_style
+from .style import colours, sns, use_style
 from ..tasks.config import refuse
 from ..tasks.seeds import generator
 from ..train.run import Run, first_time, splits
@@ -283,7 +282,7 @@ def kaplan_meier(
     with np.errstate(divide='ignore', invalid='ignore'):
         s = np.cumprod(1 - events/at_risk)
         var = np.cumsum(events/(at_risk*(at_risk - events)))/np.log(s)**2
-        wide = norm.ppf((1 + level)/2)*np.sqrt(var)
+        wide = ndtri((1 + level)/2)*np.sqrt(var)
         low, high = s**np.exp(wide), s**np.exp(-wide)
     sure = s == 1
     return pd.DataFrame(dict(step=steps, at_risk=at_risk, events=events, survival=s,

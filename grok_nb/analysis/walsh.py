@@ -9,10 +9,9 @@ __all__ = ['fwht', 'degrees', 'number_of', 'set_of', 'walsh_coefficients', 'wals
 # %% ../../nbs/analysis/14_walsh.ipynb #c342e5fc
 import matplotlib.pyplot as plt
 import pandas as pd
-import seaborn as sns
 import torch
 from .frames import frame, over
-from .style import use_style
+from .style import sns, use_style
 from ..models.bank import Bank
 from ..models.mlp import MLP, activations
 from ..tasks.boolean import Boolean

@@ -9,11 +9,10 @@ __all__ = ['law', 'amplitudes', 'waves', 'plot_phases', 'interpolate', 'plot_neu
 import math
 import matplotlib.pyplot as plt
 import pandas as pd
-import seaborn as sns
 import torch
 from .fourier import powers, shares, token_table
 from .frames import frame, over
-from .style import colours, use_style
+from .style import colours, sns, use_style
 from ..models.bank import Bank
 from ..tasks.config import refuse
 from ..train.run import Run

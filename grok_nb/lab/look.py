@@ -12,7 +12,6 @@ from functools import cached_property
 import ipywidgets as W
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from matplotlib.colors import to_rgba
 from matplotlib.ticker import (FuncFormatter, LogLocator, MaxNLocator, NullLocator,
@@ -24,7 +23,7 @@ from ..analysis.irrep_power import irrep_powers
 from ..analysis.margin import margins, size
 from ..analysis.ntk import has_formula
 from ..analysis.regime import regime_path
-from ..analysis.style import colours
+from ..analysis.style import colours, sns
 
 # %% ../../nbs/lab/08_look.ipynb #afa2f71e
 from .jobs import is_stored

@@ -12,11 +12,10 @@ from functools import lru_cache
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from ..analysis import curves
 from ..analysis.frames import data_of
 from ..analysis.linearise import kernel_accuracy
-from ..analysis.style import colours, use_style
+from ..analysis.style import colours, sns, use_style
 from ..analysis.transitions import affine, exponents, plot_exponents, transitions
 from .ledger import Evidence, claim, setting
 from .overlay import levels, mark

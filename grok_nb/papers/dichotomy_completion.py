@@ -11,10 +11,9 @@ import math
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from ..analysis import curves
-from ..analysis.style import colours, use_style
+from ..analysis.style import colours, sns, use_style
 from ..models.factorisation import MatrixFactorisation
 from .ledger import Evidence, claim, setting
 from .overlay import levels, mark

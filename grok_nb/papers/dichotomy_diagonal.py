@@ -13,12 +13,11 @@ from functools import lru_cache
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from ..analysis.curves import plot
 from ..analysis.kkt import kkt
 from ..analysis.margin import linear_margin, predictor
-from ..analysis.style import colours, use_style
+from ..analysis.style import colours, sns, use_style
 from ..analysis.transitions import phases, transitions
 from ..models.bank import Bank
 from ..models.diagonal import DiagonalNet

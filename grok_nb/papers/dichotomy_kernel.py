@@ -12,10 +12,9 @@ from typing import NamedTuple
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from scipy.integrate import solve_ivp
-from ..analysis.style import colours, use_style
+from ..analysis.style import colours, sns, use_style
 from ..analysis.transitions import affine
 from .dichotomy_sharp import gaussian_problem
 from .ledger import Evidence, claim

@@ -11,10 +11,9 @@ from functools import lru_cache
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from ..analysis.ntk import jacobian
-from ..analysis.style import colours, use_style
+from ..analysis.style import colours, sns, use_style
 from ..models.bank import Bank, make_bank
 from ..models.diagonal import DiagonalNet
 from ..models.difference import Difference

@@ -12,10 +12,9 @@ from functools import lru_cache
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from ..analysis.linearise import kernel_accuracy
-from ..analysis.style import colours, use_style
+from ..analysis.style import colours, sns, use_style
 from ..models.bank import make_bank
 from .ledger import Evidence, claim, setting
 from .overlay import levels

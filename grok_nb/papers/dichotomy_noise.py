@@ -11,9 +11,8 @@ from functools import lru_cache
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
-from ..analysis.style import use_style
+from ..analysis.style import sns, use_style
 from ..models.diagonal import DiagonalNet
 from .ledger import Evidence, claim, setting
 from .overlay import levels

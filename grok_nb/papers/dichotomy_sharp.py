@@ -12,10 +12,9 @@ from functools import lru_cache
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from ..analysis.kkt import kkt
-from ..analysis.style import colours, use_style
+from ..analysis.style import colours, sns, use_style
 from ..analysis.transitions import affine, transitions
 from ..models.bank import Bank
 from ..models.diagonal import DiagonalNet

@@ -13,11 +13,9 @@ from functools import lru_cache
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
-from scipy.stats import spearmanr
 from ..analysis.curves import timeline
 from ..analysis.fourier import power
-from ..analysis.style import colours, use_style
+from ..analysis.style import colours, sns, stats, use_style
 from ..models.embed import Free, LowRank
 from ..models.mlp import MLP
 from ..models.transformer import Transformer
@@ -295,7 +293,7 @@ def plot_quality(
 def _ranks(q):
     "Rank correlations with the small network's accuracy: of the final accuracy, of 1/gap."
     known = [k for k in ('end', 'inverse') if q[k].nunique() > 1 < q.small.nunique()]
-    return [float(spearmanr(q.small, q[k])[0]) if k in known else 0. for k in ('end', 'inverse')]
+    return [float(stats.spearmanr(q.small, q[k])[0]) if k in known else 0. for k in ('end', 'inverse')]
 
 def _essential(q):
     "Do all large ones with a good small one get to 95 %, and none with a bad one?"

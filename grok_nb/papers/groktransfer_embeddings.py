@@ -13,12 +13,11 @@ from itertools import combinations
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from ..analysis.curves import plot, timeline
 from ..analysis.frames import data_of
 from ..analysis.ntk import kernel_distance, kernel_path, ntk
-from ..analysis.style import use_style
+from ..analysis.style import sns, use_style
 from ..analysis.transitions import transitions
 from ..models.embed import Fixed, fourier
 from ..models.mlp import MLP

@@ -12,11 +12,10 @@ import itertools, math
 from functools import lru_cache
 import matplotlib.pyplot as plt
 import pandas as pd
-import seaborn as sns
 import torch
 from ..analysis.embedding import xor_features
 from ..analysis.linearise import beside, kernel_twin
-from ..analysis.style import colours, use_style
+from ..analysis.style import colours, sns, use_style
 from ..models.bank import Bank
 from ..models.init import Sign
 from ..models.mlp import MLP

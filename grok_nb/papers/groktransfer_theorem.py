@@ -14,10 +14,9 @@ from functools import lru_cache
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 import torch.nn.functional as F
-from ..analysis.style import colours, use_style
+from ..analysis.style import colours, sns, use_style
 from ..models.bank import Bank, make_bank
 from ..models.init import Normal, Sign
 from ..models.mlp import MLP

@@ -15,12 +15,11 @@ from functools import lru_cache
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-import seaborn as sns
 import torch
 from matplotlib.ticker import LogLocator
-from scipy.stats import t as student
+from scipy.special import stdtrit
 from ..analysis.embedding import cluster_snr, norm_ratio, xor_features
-from ..analysis.style import colours, use_style
+from ..analysis.style import colours, sns, use_style
 from ..analysis.transitions import affine
 from ..models.bank import Bank
 from ..models.init import Normal
@@ -565,7 +564,7 @@ def slopes(
     for k,o in cells.groupby(by):
         if o[x].nunique() < 2: continue
         s = affine(np.log(o[x]), np.log(o.ratio))
-        half = s.error*student.ppf(.975, len(o) - 2) if len(o) > 2 else math.nan
+        half = s.error*stdtrit(len(o) - 2, .975) if len(o) > 2 else math.nan
         rows.append({by: k, 'slope': s.slope, 'low': s.slope - half, 'high': s.slope + half})
     return pd.DataFrame(rows)
 
@@ -578,7 +577,7 @@ def plane(
     y = np.log(cells.ratio.to_numpy())
     b, free = np.linalg.lstsq(X, y, rcond=None)[0], len(y) - X.shape[1]
     error = np.sqrt(np.diag(np.linalg.pinv(X.T @ X))*((y - X @ b)**2).sum()/max(free, 1))
-    half = error*student.ppf(.975, free) if free else np.full(len(b), math.nan)
+    half = error*stdtrit(free, .975) if free else np.full(len(b), math.nan)
     return pd.DataFrame(dict(slope=b, low=b - half, high=b + half)).iloc[:-1].set_axis(list(names))
 
 # %% ../../nbs/papers/31_groktransfer_xor.ipynb #28cbd6d8
