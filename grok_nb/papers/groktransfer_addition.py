@@ -124,8 +124,8 @@ def _(at):
         strongest_frequencies=first.tolist())
     holds = (pair >= .8).all() and min(rounds) >= .9
     return Evidence(measured, bool(holds), figure=plot_weak(run),
-                    but=f'{(second < .2).sum()} of {len(pair)} tables has less than a fifth of its '
-                        'power in the second frequency: one ring, not two; rings are seen in the '
+                    but=f'in {(second < .2).sum()} of {len(pair)} tables the second frequency has less than '
+                        'a fifth of the power: one ring, not two; rings are seen in the '
                         'planes of their frequencies, in principal components only as far as '
                         'their variances differ',
                     note='the figure in the paper has no number; the rule is ours')

@@ -355,7 +355,7 @@ def _swept(at, scales, seeds, **kw):
     return exp.but({'model.scale': tuple(s for s in scales for _ in seeds)}).but(**kw)
 
 @setting('groktransfer:G31', shows='one-hot vectors from five initial scales: fitted by step 27 to '
-         '54, generalised by step 294 to 358', takes='60 s')
+         '52, generalised by step 288 to 373', takes='60 s')
 def starts(
     at:str, # The scale
 )->Experiment:
@@ -375,12 +375,10 @@ def by_scale(
     "Waits and rises with the initial scale, and how far the kernel had turned when it was fitted."
     t, x = rises(run), data_of(run)[0][:64]
     t.insert(0, 'scale', run.config.model.scale)
-    first, turned = run.at(0), []
-    for r,s in enumerate(t.fitted):
-        if pd.isna(s): turned.append(np.nan); continue
-        K = [ntk(b[r], x, kind='pseudo', rows=64) for b in (first, run.at(int(s)))]
-        turned.append(kernel_distance(*K, centred=True).item())
-    return t.assign(turned=turned)
+    first, fitted = run.at(0), run.moments([int(s) for s in t.fitted.fillna(run.config.steps)])
+    K = [[ntk(b[r], x, kind='pseudo', rows=64) for b in (first, fitted)] for r in range(len(t))]
+    turned = pd.Series([kernel_distance(*k, centred=True).item() for k in K])
+    return t.assign(turned=turned.where(t.fitted.notna().to_numpy()).to_numpy())
 
 # %% ../../nbs/papers/30_groktransfer_embeddings.ipynb #6c799e9a
 def plot_starts(
