@@ -25,7 +25,8 @@ NAMES = ('chromium', 'chromium-browser', 'google-chrome')
 # `--no-sandbox` because a container's root may not use the sandbox; the others keep the browser off the network
 FLAGS = '--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync'.split()
 # Settings of a JupyterLab under test: no question about news over the page, and cells below the fold exist too
-SETTINGS = {'apputils-extension/notification': {'fetchNews': 'false', 'checkForUpdates': False}, 'notebook-extension/tracker': {'windowingMode': 'none'}}
+SETTINGS = {'apputils-extension/notification': {'fetchNews': 'false', 'checkForUpdates': False}, 'notebook-extension/tracker': {'windowingMode': 'none'},
+            'apputils-extension/themes': {'theme': 'JupyterLab Light'}}
 
 
 def chromium() -> str:
@@ -64,10 +65,9 @@ def environment(folder: Path) -> dict:
     return env
 
 
-def settings(folder: Path, **more):
-    "Write JupyterLab's settings; `theme='dark'`"
-    dark = {'apputils-extension/themes': {'theme': 'JupyterLab Dark' if more.get('theme') == 'dark' else 'JupyterLab Light'}}
-    for name, values in (SETTINGS | dark).items():
+def settings(folder: Path):
+    "Write JupyterLab's settings"
+    for name, values in SETTINGS.items():
         f = folder/'settings/@jupyterlab'/f'{name}.jupyterlab-settings'
         f.parent.mkdir(parents=True, exist_ok=True)
         f.write_text(json.dumps(values))
@@ -156,10 +156,9 @@ class Lab:
     def text(self, what): return self.box.get_by_text(what).locator('visible=true').first
 
     def open(self, theme='light'):
-        "Open the laboratory and wait until it is there"
+        "Open the laboratory and wait until it is there; the theme is for Voila, JupyterLab is light until `darken`"
         if self.server.kind == 'app': self.page.goto(f'{self.server.url}&theme={theme}')
         else:
-            settings(self.server.folder, theme=theme)
             self.page.goto(f'{self.server.url}&reset')
             self.idle()
             self.menu('Run', 'runmenu:run-all')
@@ -177,13 +176,24 @@ class Lab:
         self.page.locator(f'.lm-Menu-item[data-command="{command}"]').click()
 
     def again(self):
-        "Lose the kernel and come back: what a restart does in JupyterLab, and a reload in Voila"
-        if self.server.kind == 'app': self.page.reload()
+        "Lose the kernel and come back: what a restart does in JupyterLab, and a reload in Voila, where the page comes back dark"
+        if self.server.kind == 'app': self.page.goto(f'{self.server.url}&theme=dark')
         else:
             self.menu('Kernel', 'runmenu:restart-and-run-all')
             self.page.locator('.jp-Dialog .jp-mod-accept').click()
             self.box.wait_for(state='detached')
         return self.ready()
+
+    def darken(self):
+        "Go over to the dark theme; JupyterLab does so in a page that is open"
+        self.page.emulate_media(color_scheme='dark')
+        dark = self.page.locator('body[data-jp-theme-light="false"]')
+        if self.server.kind == 'app': return self if dark.count() else self.open('dark')
+        self.page.get_by_role('menuitem', name='Settings', exact=True).click()
+        self.page.locator('.lm-Menu-item[data-type="submenu"]').get_by_text('Theme', exact=True).hover()
+        self.page.locator('.lm-Menu-item[data-command="apputils:change-theme"]').get_by_text('JupyterLab Dark', exact=True).click()
+        dark.wait_for(state='attached')         # the body itself has no height
+        return self
 
     def pick(self, name):
         "Put a preset into the form"
@@ -238,3 +248,10 @@ class Lab:
                 const [a, b] = [rgb(getComputedStyle(e).color), behind(e)].map(light)
                 return [(Math.max(a, b) + .05) / (Math.min(a, b) + .05), e.textContent.trim().slice(0, 30)]
             }).filter(o => o[0] < 4.5) }''')
+
+    def is_dark(self) -> bool:
+        "Are the words of our panels lighter than what is behind them?"
+        return self.box.evaluate('''e => {
+            const sum = c => c.match(/[\\d.]+/g).slice(0, 3).map(Number).reduce((a, b) => a + b), clear = c => / 0\\)$/.test(c)
+            let b = e; while (b.parentElement && clear(getComputedStyle(b).backgroundColor)) b = b.parentElement
+            return sum(getComputedStyle(e.querySelector('.gnb-title, .widget-label')).color) > sum(getComputedStyle(b).backgroundColor) }''')

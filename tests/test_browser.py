@@ -35,11 +35,11 @@ own_panels = pytest.mark.parametrize('server', list(KINDS) if ALL else ['lab'], 
 
 
 @contextlib.contextmanager
-def opened(browser, server, size=(1280, 900), theme='light'):
+def opened(browser, server, size=(1280, 900)):
     "A page of its own with the laboratory in it"
-    context = browser.new_context(viewport=dict(zip(('width', 'height'), size)), color_scheme=theme)
+    context = browser.new_context(viewport=dict(zip(('width', 'height'), size)), color_scheme='light')
     lab = Lab(server, context.new_page())
-    try: yield lab.open(theme)
+    try: yield lab.open()
     except Exception:
         lab.shot('failed')
         raise
@@ -164,20 +164,6 @@ def test_pause_resume_and_stop_are_done_and_said(lab):
     assert step_of(lab) >= held
 
 
-def test_a_lost_kernel_loses_nothing(lab):
-    start(lab, 'modular-addition-strong-decay', 250)
-    until(lambda: step_of(lab) > 20, 'the page shows a step above 20')
-    job, before = jobs(lab.server.store)[0], step_of(lab)
-    worker = beat(job)['pid']
-    lab.again()
-    lab.tab('Run').click()
-    lab.text(re.compile('(Training|Finished), step')).wait_for()
-    assert step_of(lab) >= before
-    finished(lab, 'Finished, step 250 of 250')
-    assert beat(job)['pid'] == worker                     # the same process has come to the end
-    assert 'have generalised' in lab.box.inner_text()
-
-
 @own_panels
 def test_a_mistake_is_explained_beside_its_field(lab):
     lab.tab('Choose').click()
@@ -295,22 +281,43 @@ def test_everything_can_be_done_with_the_keyboard(lab):
     lab.text(re.compile('Stopped, step')).wait_for()
 
 
-@pytest.mark.parametrize('theme', ['light', 'dark'])
-def test_panels_fit_the_screen(browser, server, page, theme):
-    with contextlib.ExitStack() as stack:
-        lab = page if theme == 'light' else stack.enter_context(opened(browser, server, theme=theme))
-        wide = {}
-        for width in (1280, 1920):
-            lab.page.set_viewport_size(dict(width=width, height=1000))
-            for i, name in enumerate(PANELS):
-                lab.tab(name).click()
-                lab.box.locator(':scope > *').nth(3 + i).wait_for()             # after the style, the tabs and a line for errors
-                until(lambda: not re.search('drawing step|Drawing|Reading the store|Waiting for', lab.box.inner_text()), f'{name} has drawn all it shows')
-                lab.page.evaluate('new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))')
-                lab.shot(f'{name.lower()}-{width}-{theme}')
-                if bad := lab.too_wide(): wide[name, width] = bad
-                if bad := lab.too_faint(): wide[name, theme] = bad
-        assert wide == {} and lab.complaints() == []
-        lab.box.evaluate("e => { e.lastElementChild.style.minWidth = '3000px' }")       # and this would have been seen
-        lab.box.evaluate(f"e => e.style.setProperty('--jp-ui-font-color1', '{dict(light='#808080', dark='#606060')[theme]}')")
-        assert lab.too_wide() != [] and lab.too_faint() != []
+def fits(lab, theme):
+    "Nothing in any panel is too wide or too faint, in two widths of the window, and nothing went wrong since the last time"
+    wide = {}
+    for width in (1280, 1920):
+        lab.page.set_viewport_size(dict(width=width, height=1000))
+        for i, name in enumerate(PANELS):
+            lab.tab(name).click()
+            lab.box.locator(':scope > *').nth(3 + i).wait_for()             # after the style, the tabs and a line for errors
+            until(lambda: not re.search('drawing step|Drawing|Reading the store|Waiting for', lab.box.inner_text()), f'{name} has drawn all it shows')
+            lab.page.evaluate('new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))')
+            lab.shot(f'{name.lower()}-{width}-{theme}')
+            if bad := lab.too_wide(): wide[name, width] = bad
+            if bad := lab.too_faint(): wide[name, theme] = bad
+            assert lab.is_dark() == (theme == 'dark')
+    assert wide == {} and lab.complaints() == []
+    grey = dict(light='#808080', dark='#606060')[theme]
+    lab.box.evaluate(f"e => {{ e.lastElementChild.style.minWidth = '3000px'; e.style.setProperty('--jp-ui-font-color1', '{grey}') }}")
+    assert lab.too_wide() != [] and lab.too_faint() != []                   # this would have been seen
+    lab.box.evaluate("e => { e.lastElementChild.style.minWidth = ''; e.style.removeProperty('--jp-ui-font-color1') }")
+    assert lab.too_wide() == lab.too_faint() == []
+
+
+def test_panels_fit_the_screen(page): fits(page, 'light')
+
+
+def test_a_lost_kernel_loses_nothing(lab):
+    start(lab, 'modular-addition-strong-decay', 250)
+    until(lambda: step_of(lab) > 20, 'the page shows a step above 20')
+    job, before = jobs(lab.server.store)[0], step_of(lab)
+    worker = beat(job)['pid']
+    lab.again()
+    lab.tab('Run').click()
+    lab.text(re.compile('(Training|Finished), step')).wait_for()
+    assert step_of(lab) >= before
+    finished(lab, 'Finished, step 250 of 250')
+    assert beat(job)['pid'] == worker                     # the same process has come to the end
+    assert 'have generalised' in lab.box.inner_text()
+
+
+def test_dark_panels_fit_the_screen(page): fits(page.darken(), 'dark')      # the app's page has just come back dark
