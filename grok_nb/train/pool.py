@@ -19,7 +19,7 @@ from .experiment import Experiment, batch_rows, eval_steps, keep_steps, replica_
 from .gradients import gradients
 from .members import join, kin, load_data, measure, pick_sets, single
 from .probes import Look, answers
-from .size import check_memory
+from .size import _on_trial, check_memory
 from .stop import Stop, _meets, why
 
 # %% ../../nbs/train/16_pool.ipynb #6b323410
@@ -65,7 +65,8 @@ class Seat:
 def _own_tensors(seat, device, given=None, first=None):
     "The parameters and the optimiser's state of a replica: freshly drawn, or from a file; and its first weights."
     e = seat.one
-    fresh = make_bank(e.model, e.task, e.init_seeds, getattr(torch, e.dtype), device).params
+    def draw(): return make_bank(e.model, e.task, e.init_seeds, getattr(torch, e.dtype), device).params
+    fresh = _on_trial(e.model, draw) if torch.device(device).type == 'meta' else draw()
     for k,v in (first or {}).items(): fresh[k] = v[seat.replica:seat.replica + 1].to(fresh[k]).clone()
     if given is None: return fresh, seat.exp.optim.init(Bank(e.model, fresh).trained), fresh     # the same tensors for all its replicas
     given = {part: {k: v.to(device)[None] for k,v in given[part].items()} for part in ('param', 'opt')}

@@ -6,7 +6,7 @@
 __all__ = ['memory', 'free_memory', 'check_memory']
 
 # %% ../../nbs/train/09_size.ipynb #5edced61
-import contextlib, math, weakref
+import math, weakref
 import psutil
 import torch
 from torch.overrides import TorchFunctionMode
@@ -44,6 +44,13 @@ class _Small(TorchFunctionMode):
             if self.drawn > 2**22: raise _Large
         return func(*args, **(kwargs or {}))
 
+class _Undrawn(TorchFunctionMode):
+    "Makes room where numbers would be drawn: on the meta device PyTorch takes milliseconds to draw none."
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = dict(kwargs or {})
+        if func in (torch.rand, torch.randn): func, _ = torch.empty, kwargs.pop('generator', None)
+        return func(*args, **kwargs)
+
 # %% ../../nbs/train/09_size.ipynb #79da044d
 def _inside(*configs): return [v for c in configs for v in (c, *paths(c).values()) if isinstance(v, Config)]
 
@@ -51,16 +58,19 @@ def _ours(*configs):
     "Do these configs, and all inside them, come with the library?"
     return all(type(c).__module__.startswith('grok_nb.') for c in _inside(*configs))
 
-def _shapes(exp):
-    "name -> shape of each parameter of one replica."
-    def draw():
-        made = replica_of(exp.model, 0).init(exp.task, generator('init', exp.init_seeds[0]))
-        return {k: v.shape for k,v in sorted(made.items())}
-    if not _ours(exp.model): return draw()
+def _on_trial(model, draw):
+    "What `draw` makes of a network of which only the shapes matter: without numbers if there are many."
+    if not _ours(model): return draw()
     try:
         with _Small(): return draw()
-    except _Large: given = any(getattr(c, 'given', ()) for c in _inside(exp.model))
-    with contextlib.nullcontext() if given else torch.device('meta'): return draw()
+    except _Large: pass
+    if any(getattr(c, 'given', ()) for c in _inside(model)): return draw()
+    with torch.device('meta'), _Undrawn(): return draw()
+
+def _shapes(exp):
+    "name -> shape of each parameter of one replica."
+    made = _on_trial(exp.model, lambda: replica_of(exp.model, 0).init(exp.task, generator('init', exp.init_seeds[0])))
+    return {k: v.shape for k,v in sorted(made.items())}
 
 # %% ../../nbs/train/09_size.ipynb #38e01fdd
 class _Held(TorchDispatchMode):
