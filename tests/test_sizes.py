@@ -1,32 +1,37 @@
 "What is too large for a machine is refused by the config or by the estimate, before anything of that size is made."
-import json, os, subprocess, sys
+import json, os, sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
 import grok_nb.papers.predict   # noqa: F401  experiments can predict
-from waiting import LIMIT
+from waiting import forked, until
 from grok_nb.tasks.config import Config, ConfigError
 from grok_nb.train import size
 from grok_nb.train.checkup import built_in
 from grok_nb.train.presets import presets
 
-SETUP = """
-import json, resource, sys
-from grok_nb.all import *
-from grok_nb.train import size
-size.free_memory = lambda device='cpu': 8*10**9
-demo = preset('modular-addition')
-small = demo.but(model=MLP(width=64), seeds=1)
-def grown(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss*(1 if sys.platform == 'darwin' else 1024)
-size.memory(demo)                       # what PyTorch imports for tensors without numbers counts before
-before, out = grown(), {}
-for text in json.loads(sys.stdin.read()):
-    try: eval(text); out[text] = 'it was allowed'
-    except ConfigError as e: out[text] = str(e)
-    except BaseException as e: out[text] = f'{type(e).__name__}: {e}'[:200]
-print(json.dumps(dict(said=out, grown=grown() - before)))
-"""
+
+def judge(texts, folder):
+    "Try each in a process that nothing has grown in; what was said and by how much it grew goes to a file, an error to another."
+    import resource
+    os.dup2(os.open(f'{folder}/err.txt', os.O_WRONLY | os.O_CREAT), 2)
+    os.environ['GROK_NB_STORE'] = f'{folder}/store'
+    size.free_memory = lambda device='cpu': 8*10**9
+    names = {}
+    exec('from grok_nb.all import *', names)
+    demo = presets['modular-addition'].experiment
+    names |= dict(demo=demo, small=demo.but(model=names['MLP'](width=64), seeds=1))
+    def grown(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss*(1 if sys.platform == 'darwin' else 1024)
+    size.memory(demo)                       # what PyTorch imports for tensors without numbers counts before
+    before, out = grown(), {}
+    for text in texts:
+        try: eval(text, names); out[text] = 'it was allowed'
+        except ConfigError as e: out[text] = str(e)
+        except BaseException as e: out[text] = f'{type(e).__name__}: {e}'[:200]
+    Path(folder, 'said.json').write_text(json.dumps(dict(said=out, grown=grown() - before)))
+
 
 LARGE = ['small.but(task=ModularArithmetic(p=4096))', 'small.but(task=GroupComposition(Symmetric(7)))', 'demo.but(width=10**6)',
          'demo.but(width=2**53)', 'demo.but(seeds=65536)', 'demo.but(seeds=65536, data_seed="own")', 'demo.but(seeds=65536, batch=8)',
@@ -50,11 +55,10 @@ REFUSED |= {'Boolean(n=2**40, train=100)': 'n must be', 'Boolean(n=2**40)': 'n m
 
 @pytest.fixture(scope='module')
 def answers(tmp_path_factory):
-    env = dict(os.environ, GROK_NB_STORE=str(tmp_path_factory.mktemp('store')))
-    done = subprocess.run([sys.executable, '-c', SETUP], input=json.dumps(list(REFUSED)), capture_output=True, text=True,
-                          env=env, timeout=LIMIT)
-    assert not done.returncode, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    folder = tmp_path_factory.mktemp('sizes')
+    with forked(judge, list(REFUSED), str(folder)) as p: until(lambda: p.exitcode is not None, 'all were tried')
+    assert p.exitcode == 0, (folder/'err.txt').read_text()
+    return json.loads((folder/'said.json').read_text())
 
 
 @pytest.mark.parametrize('text', REFUSED)
