@@ -31,6 +31,7 @@ help: ## List the commands
 setup: export PYTHON := $(PYTHON)
 setup: export TORCH := $(TORCH)
 setup: export TORCH_INDEX := $(TORCH_INDEX)
+setup: export SETUP_ASKED := $(filter setup,$(MAKECMDGOALS))
 setup: ## Make .venv or bring it up to date
 	@sh dev/setup.sh
 
