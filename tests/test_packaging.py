@@ -256,7 +256,8 @@ def test_ci_runs_what_people_run():
     ci = ROOT/'.ci/run'
     assert ci.stat().st_mode & 0o111
     assert ci.read_text(encoding='utf-8').rstrip().endswith('\nmake test')
-    assert 'make test' in (ROOT/'.github/workflows/test.yml').read_text(encoding='utf-8')
+    for name, command in (('test', 'make test '), ('kill', 'make test-kill ')):
+        assert f'- run: {command}' in (ROOT/f'.github/workflows/{name}.yml').read_text(encoding='utf-8')
 
 
 # --- the checker of notebooks and code -----------------------------------------------------------------------------
