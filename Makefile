@@ -31,6 +31,7 @@ help: ## List the commands
 setup: export PYTHON := $(PYTHON)
 setup: export TORCH := $(TORCH)
 setup: export TORCH_INDEX := $(TORCH_INDEX)
+setup: export SETUP_ASKED := $(filter setup,$(MAKECMDGOALS))
 setup: ## Make .venv or bring it up to date
 	@sh dev/setup.sh
 
@@ -84,7 +85,7 @@ readme: setup ## Write README.md from index.ipynb
 	@$(BIN)/python dev/docs.py --readme
 
 run-nbs: export GROK_NB_STORE ?= $(CURDIR)/.grok_nb
-run-nbs: setup ## Run notebooks and keep their outputs; NB="nbs/tasks/10_modular.ipynb ..." for some of them
+run-nbs: setup ## Run notebooks, keep their outputs and write down which passed; NB="nbs/tasks/10_modular.ipynb ..." for some of them
 	@$(BIN)/python dev/run_nbs.py $(NB)
 
 prepare: setup ## Before a commit: export the code, clean the notebooks, write README.md

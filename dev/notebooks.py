@@ -6,24 +6,20 @@ share two processes, as the plain `nbdev_test` does, and --reverse turns the ord
 writes down which passed, with the date and the commit (`make test-cpu`), for the scoreboard."""
 import argparse
 import gc
-import json
 import multiprocessing
 import os
-import subprocess
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from datetime import date
 from pathlib import Path
 
 import nbdev.test
 from execnb.shell import CaptureShell
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from passed import PASSED, ROOT, commit, name, record
 
-ROOT = Path(__file__).resolve().parent.parent
 ORDER = ROOT/'dev/longest.txt'
-PASSED = ROOT/'nbs/papers/claims/passed.json'
 test_nb = nbdev.test.test_nb
 
 
@@ -36,12 +32,6 @@ class Shell(CaptureShell):
 
 
 nbdev.test.CaptureShell = Shell
-
-
-def name(f) -> str:
-    "A notebook as one would type it; the tour lies at the top, and is a link in the folder of notebooks"
-    f = Path(f).resolve() if Path(f).is_symlink() else Path(f).absolute()
-    return str(f.relative_to(ROOT) if f.is_relative_to(ROOT) else f)
 
 
 def note(what, f, *cost):
@@ -66,20 +56,6 @@ def noted(f, **kw):
     return passed
 
 
-def commit() -> str:
-    "The commit that is checked out, and whether something has changed since"
-    git = lambda *words: subprocess.run(['git', *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    return git('rev-parse', '--short', 'HEAD') + (' with changes' if git('status', '--porcelain', '--', 'nbs', 'grok_nb', 'index.ipynb', f':!{PASSED.relative_to(ROOT)}') else '')
-
-
-def record(f, at):
-    "Write down that a notebook has passed; the others keep their line"
-    known = json.loads(PASSED.read_text()) if PASSED.exists() else {}
-    known[name(f)] = dict(date=date.today().isoformat(), commit=at)
-    PASSED.with_suffix('.new').write_text(json.dumps(dict(sorted(known.items())), indent=1) + '\n')
-    PASSED.with_suffix('.new').replace(PASSED)
-
-
 def workers(n, shared):
     "Processes that run notebooks"
     if shared or os.name == 'nt': return ProcessPoolExecutor(n)
@@ -91,7 +67,7 @@ def workers(n, shared):
 
 def longest_first(reverse=False, keep=False, shared=False):
     "What takes the place of fastcore's `parallel` in `nbdev_test`"
-    at, slow = commit(), {o: i for i, o in enumerate(ORDER.read_text().split())}
+    at, slow = commit() if keep else '', {o: i for i, o in enumerate(ORDER.read_text().split())}
 
     def parallel(test, files, n_workers, pause, **kw):
         order = sorted(files, key=lambda f: (slow.get(name(f), len(slow)), name(f)), reverse=reverse)
@@ -100,7 +76,7 @@ def longest_first(reverse=False, keep=False, shared=False):
             for done in as_completed(futures):
                 try: ok = done.result()[0]
                 except BrokenProcessPool: sys.exit('a notebook ended its process')
-                if ok and keep: record(futures[done], at)
+                if ok: record(futures[done], at)
         return [next(r.result() for r, g in futures.items() if g == f) for f in files]
     return parallel
 

@@ -5,7 +5,8 @@
     python dev/run_nbs.py --jobs 2
 
 Two runs give the same bytes: whatever differs from run to run (widget ids, progress bars, counters) is left out.
-Paper notebooks take their size from GROK_NB_SCALE, which is `cpu` here unless the environment says otherwise."""
+Paper notebooks take their size from GROK_NB_SCALE, which is `cpu` here unless the environment says otherwise; what passes at
+that scale is written down for the scoreboard (see dev/passed.py)."""
 import argparse
 import base64
 import io
@@ -18,24 +19,13 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+from passed import ROOT, SCALE, commit, name, notebooks, record
+
 MAX_PNG = 100_000
 WIDGET = 'application/vnd.jupyter.widget-view+json'
 WIDGET_NOTE = 'A live widget: run this notebook in JupyterLab to use it.'
 RE_PROGRESS = re.compile(r'[^\n]*\r[^\n]*\n?|^[^\n]*\d+%\|[^\n]*\n?', re.M)
 RE_STYLER = re.compile(r'\bT_[0-9a-f]{5}(?=[_" ])')
-
-
-def notebooks():
-    "All notebooks, the tour first; folders and files that start with `_` or `.` are private"
-    found = [f for f in sorted((ROOT/'nbs').rglob('*.ipynb'))
-             if not any(part[0] in '_.' for part in f.relative_to(ROOT/'nbs').parts)]
-    return sorted(found, key=lambda f: f.name != 'index.ipynb')
-
-
-def label(path):
-    "`path` as seen from the root of the repository, if it is inside"
-    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else str(path)
 
 
 def skipped(cell, flags):
@@ -114,7 +104,7 @@ def run_one(path):
     shell = CaptureShell(path)
     for i, cell in enumerate(nb.cells):
         if skipped(cell, flags): continue
-        where = f'{label(path)}, cell {i}'
+        where = f'{name(path)}, cell {i}'
         cell.outputs = []   # a cell that no longer says anything must not keep what it said before
         shell.cell(cell)
         if shell.exc: sys.exit(error_text(shell.exc, cell, where))
@@ -126,14 +116,16 @@ def run_one(path):
     nbdev_clean(str(path))
 
 
-def run(path):
-    "Execute `path` in a process of its own, so that no state leaks; its error or None"
+def run(path, at):
+    "Execute `path` in a process of its own, so that no state leaks, and write down that it passed at a commit; its error or None"
     start = time.perf_counter()
-    env = {'GROK_NB_SCALE': 'cpu', **os.environ, 'PYTHONHASHSEED': '0'}
+    env = {**os.environ, 'GROK_NB_SCALE': SCALE, 'PYTHONHASHSEED': '0'}
     done = subprocess.run([sys.executable, __file__, '--worker', str(path)], env=env, text=True, capture_output=True)
     if done.stdout.strip(): print(done.stdout.strip(), flush=True)
-    if not done.returncode: return print(f'{label(path)}: {time.perf_counter()-start:.1f} s', flush=True)
-    return done.stderr.strip() or f'{label(path)}: the process ended with code {done.returncode}'
+    if not done.returncode:
+        record(path, at)
+        return print(f'{name(path)}: {time.perf_counter()-start:.1f} s', flush=True)
+    return done.stderr.strip() or f'{name(path)}: the process ended with code {done.returncode}'
 
 
 def main():
@@ -147,7 +139,8 @@ def main():
     files = list(dict.fromkeys(f.resolve() for f in args.files or notebooks()))
     if missing := [f for f in files if not f.is_file()]: sys.exit(f'no such notebook: {", ".join(map(str, missing))}')
     if args.worker: return run_one(files[0])
-    with ThreadPoolExecutor(args.jobs) as pool: errors = [e for e in pool.map(run, files) if e]
+    at = commit()
+    with ThreadPoolExecutor(args.jobs) as pool: errors = [e for e in pool.map(lambda f: run(f, at), files) if e]
     if errors: sys.exit('\n\n'.join(errors) + f'\n\n{len(errors)} of {len(files)} notebooks failed and were left as they were')
 
 

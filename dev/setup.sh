@@ -6,6 +6,7 @@
 #   TORCH=auto|cpu|cuda    which build of torch; auto keeps one that is there, then looks for a GPU, then takes the CPU build
 #   TORCH_INDEX=URL        the index that has torch's CPU wheels
 #   SETUP_TRACE=1          show everything pip says; otherwise it goes to .venv/pip.log
+#   SETUP_ASKED=1          say what is missing even where there is nothing to do, as `make setup` itself does
 set -eu
 CDPATH= cd -- "$(dirname -- "$0")/.."
 
@@ -17,6 +18,10 @@ vpy=.venv/bin/python
 
 say() { printf 'grok_nb: %s\n' "$*"; }
 die() { say "$*" >&2; exit 1; }
+say_of_browser() {
+    { command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null 2>&1 ||
+        say 'no Chromium on this machine: `make test` will skip the tests that use the laboratory in a browser (on Debian or Ubuntu: apt install chromium)'
+}
 case $TORCH in auto|cpu|cuda) ;; *) die "TORCH=$TORCH is not known; use TORCH=auto, TORCH=cpu or TORCH=cuda" ;; esac
 
 # Settings of the caller's that would send packages somewhere else than .venv.
@@ -60,7 +65,10 @@ if [ -e .venv ]; then
     if [ -n "$why" ]; then say "making .venv again: $why"; rm -rf .venv; fi
 fi
 
-if [ -e .venv/.ready ] && [ "$(cat .venv/.ready)" = "$(stamp)" ] && right_torch "$(torch_in_venv)"; then exit 0; fi
+if [ -e .venv/.ready ] && [ "$(cat .venv/.ready)" = "$(stamp)" ] && right_torch "$(torch_in_venv)"; then
+    [ -z "${SETUP_ASKED:-}" ] || say_of_browser
+    exit 0
+fi
 
 # --- the interpreter -------------------------------------------------------------------------------------------
 
@@ -98,9 +106,12 @@ install() {
     case $rc in 0|1|2) rm -f .venv/.unpacking ;; esac
     return $rc
 }
+# Three tries of 15 seconds: a slow network has time to answer, and of one that is dead we know within a minute.
+patience="--retries ${PIP_RETRIES:-2} --timeout ${PIP_DEFAULT_TIMEOUT:-${PIP_TIMEOUT:-15}}"
+unreachable() { grep -qiE 'failed to establish|name resolution|network is unreachable|connection (refused|broken|reset)|max retries|timed out|proxyerror|sslerror' "$log"; }
 fail() {  # fail WHAT: why it could not be installed, in a sentence where it is one of the usual reasons
     words="pip's words are in $log"; [ -z "${SETUP_TRACE:-}" ] || words="pip's words are above"
-    if grep -qiE 'failed to establish|name resolution|network is unreachable|connection (refused|broken|reset)|max retries|timed out|proxyerror|sslerror' "$log"; then
+    if unreachable; then
         die "$1 could not be installed: no package index could be reached. Set-up needs the network once (PIP_INDEX_URL or PIP_FIND_LINKS name another source); $words"
     elif grep -qiE 'no space left|disk quota' "$log"; then
         die "$1 could not be installed: the disk is full (.venv takes about 2 GB); $words"
@@ -109,7 +120,7 @@ fail() {  # fail WHAT: why it could not be installed, in a sentence where it is 
     die "$1 could not be installed; $words. The same command goes on from here"
 }
 
-install pip setuptools wheel || fail 'the pinned pip'
+install $patience pip setuptools wheel || fail 'the pinned pip'
 
 now=$(torch_in_venv)
 if ! right_torch "$now"; then
@@ -125,15 +136,14 @@ if ! right_torch "$now"; then
     # --force-reinstall, because pip takes "2.13.0+cpu" for "2.13.0" and would leave the other build where it is.
     alone='--no-deps --force-reinstall'
     if [ "$build" = cpu ]; then
-        # Few retries: where the index of CPU wheels cannot be reached, the answer should come in seconds.
-        once="$alone --retries 1 --timeout 15"
         say "installing torch $torch, CPU build (about 200 MB)"
-        if   install $once "torch==$torch+cpu"; then :
-        elif install $once --index-url "$TORCH_INDEX" "torch==$torch+cpu"; then :
-        elif [ "$TORCH" = cpu ]; then
-            die "no CPU build of torch $torch found for this machine ($log says why); TORCH_INDEX=URL names another index, TORCH=auto takes what there is"
+        if   install $alone $patience "torch==$torch+cpu"; then :
+        elif install $alone $patience --index-url "$TORCH_INDEX" "torch==$torch+cpu"; then :
         else
-            say 'no CPU build of torch found for this machine; taking the standard one (on Linux with CUDA: several GB)'
+            why="no CPU build of torch $torch found for this machine"
+            if unreachable; then why="the index of torch's CPU builds could not be reached"; fi
+            [ "$TORCH" != cpu ] || die "$why ($log has pip's words); TORCH_INDEX=URL names another index, TORCH=auto takes what there is"
+            say "$why; taking the standard one (on Linux with CUDA: several GB)"
             build=plain
         fi
     fi
@@ -157,5 +167,4 @@ install --build-constraint constraints.txt -e '.[dev]' || fail 'the other packag
 stamp > .venv/.ready.new
 mv .venv/.ready.new .venv/.ready
 say 'set-up complete'
-{ command -v chromium || command -v chromium-browser || command -v google-chrome; } >/dev/null 2>&1 ||
-    say 'no Chromium on this machine: `make test` will skip the tests that use the laboratory in a browser (on Debian or Ubuntu: apt install chromium)'
+say_of_browser

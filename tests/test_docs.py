@@ -164,7 +164,7 @@ def write_nb(path, *cells):
 
 def project(tmp_path):
     "A project with our tools and settings, a tour and an empty package"
-    for name in ('dev/docs.py', 'dev/docs.css', 'dev/run_nbs.py', 'settings.ini'):
+    for name in ('dev/docs.py', 'dev/docs.css', 'dev/passed.py', 'dev/run_nbs.py', 'settings.ini'):
         (tmp_path/name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT/name, tmp_path/name)
     (tmp_path/'grok_nb').mkdir()
@@ -223,8 +223,10 @@ def test_build_is_deterministic(twice):
     assert [k for k in one if one[k] != two[k]] == []
 
 
-def run_nbs(small, *args): return subprocess.run([sys.executable, str(small/'dev/run_nbs.py'), *args], text=True, capture_output=True, cwd='/',
-                                              env={k: v for k, v in os.environ.items() if k != 'GROK_NB_SCALE'})
+def run_nbs(small, *args, **env):
+    "Run notebooks of a small project; at no scale, if none is named"
+    env = {k: v for k, v in os.environ.items() if k != 'GROK_NB_SCALE'} | env
+    return subprocess.run([sys.executable, str(small/'dev/run_nbs.py'), *args], text=True, capture_output=True, cwd='/', env=env)
 
 
 def test_notebooks_run_to_the_same_bytes(small):

@@ -169,25 +169,95 @@ def test_help_lists_every_command():
     assert sorted(listed) == sorted(phony)
 
 
+def script(path, text):
+    "A program of a few lines of shell"
+    path.write_text(f'#!/bin/sh\n{text}\n')
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def bare(tmp_path):
+    "What set-up needs of a checkout, on a machine that has a shell and its tools, and no Python and no browser"
+    root, tools = tmp_path/'a checkout', tmp_path/'bin'
+    (root/'dev').mkdir(parents=True)
+    tools.mkdir()
+    for f in ('Makefile', 'settings.ini', 'setup.py', 'constraints.txt', 'dev/setup.sh'): shutil.copy(ROOT/f, root/f)
+    for o in ('make', 'sh', 'sed', 'cat', 'cksum', 'dirname', 'grep', 'mkdir', 'cp', 'mv', 'rm', 'tail'): (tools/o).symlink_to(shutil.which(o))
+    script(tools/'uname', 'echo Linux')
+    return root
+
+
+def make(root, *words, **env):
+    "What `make` says and what it complains about, in `root` and with nothing but the tools beside it"
+    res = subprocess.run(['make', *words], cwd=root, capture_output=True, text=True, env=dict(PATH=str(root.parent/'bin'), HOME=str(root), **env))
+    ours = lambda text: [o.removeprefix('grok_nb: ') for o in text.splitlines() if o.startswith('grok_nb: ')]
+    return res.returncode, ours(res.stdout), ours(res.stderr)
+
+
+def python(root, version='3.12', torch=True, pip=':'):
+    "A Python that only answers what set-up asks; `pip` is what it does when it is to install something"
+    pinned = re.search(r'^torch==([^ ;]+)', (ROOT/'constraints.txt').read_text(encoding='utf-8'), re.M)[1] + '+cpu'
+    script(root.parent/'bin/python3', f"""case "$*" in
+*version_info*) echo {version} ;;
+*'version("torch")'*) echo {pinned if torch else ''} ;;
+"-m venv .venv") mkdir -p .venv/bin; cp "$0" .venv/bin/python ;;
+*"pip install"*) {pip} ;;
+esac""")
+
+
 @needs_make
-def test_too_old_a_python_is_refused_in_one_line(tmp_path):
-    old = tmp_path/'python old'
-    old.write_text('#!/bin/sh\necho 3.9\n')
-    old.chmod(0o755)
-    for f in ('Makefile', 'settings.ini', 'setup.py', 'constraints.txt'): shutil.copy(ROOT/f, tmp_path)
-    (tmp_path/'dev').mkdir()
-    shutil.copy(ROOT/'dev/setup.sh', tmp_path/'dev')
-    res = subprocess.run(['make', 'demo', f'PYTHON={old}'], cwd=tmp_path, capture_output=True, text=True)
-    assert res.returncode and not (tmp_path/'.venv').exists()
-    said = [o for o in res.stderr.splitlines() if o.startswith('grok_nb:')]
-    assert len(said) == 1 and 'needs Python 3.10' in said[0] and '3.9' in said[0]
+def test_too_old_a_python_is_refused_in_one_line(bare):
+    python(bare, '3.9')
+    old = bare.parent/'python old'
+    (bare.parent/'bin/python3').rename(old)
+    code, _, wrong = make(bare, 'demo', f'PYTHON={old}')
+    assert code and not (bare/'.venv').exists()
+    assert len(wrong) == 1 and 'needs Python 3.10' in wrong[0] and '3.9' in wrong[0]
+
+
+@needs_make
+def test_without_a_suitable_python_the_path_is_said_to_lack_one(bare):
+    code, _, wrong = make(bare, 'demo')
+    assert code and wrong == ['needs Python 3.10 to 3.14 on the PATH; install one, or name it: PYTHON=/path/to/python make setup']
+    python(bare, '3.9')
+    code, _, wrong = make(bare, 'demo')
+    assert code and not (bare/'.venv').exists()
+    assert wrong == ['needs Python 3.10 to 3.14 on the PATH, but python3 is 3.9; install one, or name it: PYTHON=/path/to/python make setup']
+
+
+@needs_make
+def test_a_machine_without_a_browser_is_told_so_in_one_line(bare):
+    python(bare)
+    browser = [o for o in make(bare, 'setup')[1] if 'no Chromium on this machine' in o]
+    assert len(browser) == 1 and (bare/'.venv/.ready').exists()
+    assert make(bare, 'setup') == (0, browser, [])                    # who asks again hears it again
+    assert make(bare, 'check') == (0, [], [])                         # who wants something else does not
+    (bare.parent/'bin/chromium').symlink_to(shutil.which('sh'))
+    assert make(bare, 'setup') == (0, [], [])
+
+
+@needs_make
+@pytest.mark.parametrize('why, says', [('no matching distribution', 'no CPU build of torch'), ('Read timed out', "the index of torch's CPU builds could not be reached")])
+def test_the_large_build_of_torch_is_announced_before_it_is_fetched(bare, why, says):
+    "Where the small one cannot be had; `make setup` writes to a file here, which pip looks at when it begins"
+    python(bare, torch=False, pip=f"""case "$*" in
+    *+cpu) echo '{why}'; exit 1 ;;
+    *torch==*) cp said before ;;
+    esac""")
+    with open(bare/'said', 'w') as said: subprocess.run(['make', 'setup'], cwd=bare, stdout=said, env=dict(PATH=str(bare.parent/'bin')))
+    last = [o for o in (bare/'before').read_text().splitlines() if 'several GB' in o]
+    assert len(last) == 1 and says in last[0] and 'taking the standard one' in last[0]
+    shutil.rmtree(bare/'.venv')
+    code, _, wrong = make(bare, 'setup', 'TORCH=cpu')
+    assert code and len(wrong) == 1 and says in wrong[0] and 'TORCH=auto takes what there is' in wrong[0]
 
 
 def test_ci_runs_what_people_run():
     ci = ROOT/'.ci/run'
     assert ci.stat().st_mode & 0o111
     assert ci.read_text(encoding='utf-8').rstrip().endswith('\nmake test')
-    assert 'make test' in (ROOT/'.github/workflows/test.yml').read_text(encoding='utf-8')
+    for name, command in (('test', 'make test '), ('kill', 'make test-kill ')):
+        assert f'- run: {command}' in (ROOT/f'.github/workflows/{name}.yml').read_text(encoding='utf-8')
 
 
 # --- the checker of notebooks and code -----------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from ..analysis.style import colours, sns
 
 # %% ../../nbs/lab/08_look.ipynb #afa2f71e
 from .jobs import is_stored
-from .parts import card, css, cut, drawing, ink, picture, row, say, sheet
+from .parts import card, css, cut, drawing, ink, picture, row, say, sheet, until
 from ..models.bank import Bank
 from ..models.diagonal import DiagonalNet
 from ..models.difference import Difference, copy_of
@@ -772,7 +772,7 @@ class Scrub:
     ):
         self.desk, self.film, self._lock = desk, None, threading.RLock()
         self._cache, self._why, self._mark, self._rows = OrderedDict(), None, None, []
-        self._quiet, self._busy = None, False
+        self._quiet, self._busy, self._over, self._threads = None, False, False, []
         self._looked, self._answers, self._asked = 0., {}, None
         _widgets(self)
         _layout(self)
@@ -932,9 +932,16 @@ def _wake(self):
     with self._lock:
         if self._busy or self.film is None: return
         self._busy = True
-    threading.Thread(target=self._work, daemon=True).start()
+    self._begin(self._work)
 
-Scrub._key, Scrub._next, Scrub._work, Scrub.wake = _key, _next, _work, _wake
+def _begin(self, work):
+    "Do something in the background."
+    with self._lock:
+        self._threads = [t for t in self._threads if t.is_alive()]
+        self._threads.append(threading.Thread(target=work, daemon=True))
+        self._threads[-1].start()
+
+Scrub._key, Scrub._next, Scrub._work, Scrub.wake, Scrub._begin = _key, _next, _work, _wake, _begin
 Scrub._seen = _seen
 
 # %% ../../nbs/lab/08_look.ipynb #d3f65d04
@@ -996,6 +1003,7 @@ def _judge(self):
         self.ask.disabled = True
     def here(): return self.film and (self.film.key, self.replica.value) == (film.key, r)
     def tell(text):
+        if self._over: raise _Nothing('The panel was closed.')
         with self._lock:
             if here(): self.verdict.value = say(text)
     def work():
@@ -1004,7 +1012,7 @@ def _judge(self):
             self._answers[film.key, r], self._asked = answer, None
             if here(): self.verdict.value = answer
             self.ask.disabled = False
-    threading.Thread(target=work, daemon=True).start()
+    self._begin(work)
 
 # %% ../../nbs/lab/08_look.ipynb #8de2f920
 def _wait_for(self,
@@ -1016,9 +1024,9 @@ def _wait_for(self,
     return not (self._busy or self._asked)
 
 def _rest(self):
-    "Draw no more."
-    self.film = None
-    self.wait(5)
+    "Draw no more: only the picture, or the kept step, that is being computed is brought to its end."
+    with self._lock: self.film, self._over = None, True
+    until(lambda: not any(t.is_alive() for t in self._threads), 'the end of what is being drawn or computed')
 
 Scrub.judge, Scrub.wait, Scrub.rest = _judge, _wait_for, _rest
 

@@ -11,7 +11,7 @@ import ipywidgets as W
 from .choose import Choose
 from .jobs import Spare, jobs, start
 from .look import Scrub
-from .parts import Desk, css, say
+from .parts import Desk, css, say, until
 from .phase import Phase
 from .shelf import Shelf
 from .watch import Watch
@@ -131,7 +131,8 @@ def _close(self):
     self.spare.close()
     for p in self.panels.values():
         if hasattr(p, 'rest'): p.rest()
-    if threading.current_thread() is not self.pulse: self.pulse.join(5)
+    if threading.current_thread() is not self.pulse:
+        until(lambda: not self.pulse.is_alive(), 'the end of the last tick of a page')
 
 @atexit.register
 def _close_all():

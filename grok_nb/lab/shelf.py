@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from ..analysis.curves import known_when, timeline
 from .cli import command
 from .parts import (card, copy_button, css, cut, downloads, drawing, duration, picture,
-                               plural, row, say, sheet)
+                               plural, row, say, sheet, until)
 from .report import python
 from ..tasks.config import Config, ConfigError, paths, to_dict
 from ..train.run import index, open_run, survey
@@ -826,9 +826,9 @@ Shelf._ask, Shelf._quiet, Shelf._remove, Shelf._tell_store = _ask, _quiet, _remo
 
 # %% ../../nbs/lab/09_shelf.ipynb #8c99263d
 def _rest(self):
-    "Do nothing more in the background."
+    "Do nothing more in the background; what has begun comes to its end."
     with self.later.turn: self.later.todo.clear()
-    self.later.wait(5)
+    until(lambda: not self.later.busy, 'the end of what the list does in the background')
 
 Shelf.rest = _rest
 
