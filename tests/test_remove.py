@@ -126,16 +126,38 @@ def test_a_store_of_an_earlier_version_is_refused_and_not_touched(kind, tmp_path
     assert picture(tmp_path) == before and not (tmp_path/'segments').exists()
 
 
+def closed(path, mode, do):
+    "Do something while a folder has these permissions."
+    path.chmod(mode)
+    try:
+        with like_anybody(): return do()
+    finally: path.chmod(0o755)
+
+
 def test_folders_without_permission_are_said(tmp_path):
     store = Store(tmp_path)
     for e in grid[:2]: fit(e, store, **how)
     one = segment_of(tmp_path, grid[0])
-    def closed(path, mode, do):
-        path.chmod(mode)
-        try:
-            with like_anybody(): return do()
-        finally: path.chmod(0o755)
     with pytest.raises(StoreError, match=r'cannot be (used|read) \(Permission denied'): closed(store.root, 0o000, lambda: runs(tmp_path))
     with pytest.raises(StoreError, match='cannot be (written|removed)'): closed(store.root, 0o555, lambda: store.remove(grid[0].id))
     with pytest.warns(UserWarning, match=f'{grid[0].id}'): assert closed(one, 0o000, lambda: runs(tmp_path)).id.tolist() == [grid[1].id]
+    for do in (lambda: fit(grid[0], tmp_path, **how), lambda: sweep(grid[:2], store=tmp_path, **how), lambda: open_run(grid[0], tmp_path),
+               lambda: open_run(grid[0].id, tmp_path), lambda: store.remove(grid[0].id)):
+        with pytest.raises(StoreError, match=f'{grid[0].id}.*cannot be (read|removed) .*Permission denied'): closed(one, 0o000, do)
     assert set(runs(tmp_path).id) == {e.id for e in grid[:2]}
+    assert fit(grid[0], tmp_path, **how).cached                                         # nothing of it was touched
+
+
+@pytest.mark.parametrize('mode', [0o000, 0o444])
+def test_names_without_permission_are_said(mode, tmp_path):
+    store = Store(tmp_path)
+    for e in grid[:2]: fit(e, store, **how), store.rename(e.id, f'at {e.optim.lr}')
+    names, run = tmp_path/'names', open_run(grid[0], store)
+    with pytest.warns(UserWarning) as said: assert closed(names, mode, lambda: runs(tmp_path)).name.tolist() == ['', '']
+    assert [str(w.message) for w in said] == [f'runs: left out of the list: names of runs in {names} cannot be read (Permission denied)']
+    with pytest.warns(UserWarning, match='a part of the store was left out: names of runs in .* cannot be read'): assert closed(names, mode, lambda: run.name) == ''
+    assert grid[0].id in closed(names, mode, lambda: repr(run))                         # and not again
+    with pytest.raises(StoreError, match='cannot be written .Permission denied., so the run was not named'): closed(names, mode, lambda: run.rename('mine'))
+    assert set(runs(tmp_path).name) == {'at 0.01', 'at 0.02'}
+    with pytest.warns(UserWarning, match=f'{grid[0].id} was removed; its name, if it has one, was not'): closed(names, mode, lambda: store.remove(grid[0].id))
+    assert runs(tmp_path).id.tolist() == [grid[1].id]
