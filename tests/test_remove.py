@@ -114,6 +114,8 @@ def test_trainers_deleters_and_listers_do_not_disturb_each_other(who, tmp_path):
 @pytest.mark.parametrize('kind', ['run', 'pack'])
 def test_a_store_of_an_earlier_version_is_refused_and_not_touched(kind, tmp_path, picture):
     from grok_nb.lab.cli import main
+    from grok_nb.lab.jobs import Spare, jobs, start
+    from grok_nb.lab.page import Laboratory
     folder = tmp_path/(tiny.id if kind == 'run' else 'packs/0123456789abcdef')
     folder.mkdir(parents=True)
     for name in ('config.json', 'manifest.json', 'bank.0.safetensors'): (folder/name).write_text('{}')
@@ -121,9 +123,10 @@ def test_a_store_of_an_earlier_version_is_refused_and_not_touched(kind, tmp_path
     def refused(do):
         with pytest.raises(StoreError, match='holds runs of an earlier version of grok_nb.*Nothing in it was touched'): do(tmp_path)
     for do in (runs, index, survey, lambda s: fit(tiny, s, **how), lambda s: sweep([tiny], store=s, **how), lambda s: open_run(tiny, s),
-               lambda s: Store(s).remove(tiny.id), lambda s: Store(s).segments(), runs): refused(do)
+               lambda s: Store(s).remove(tiny.id), lambda s: Store(s).segments(), Laboratory, jobs, lambda s: start([tiny], s),
+               lambda s: Spare(s).warm(), runs): refused(do)
     with pytest.raises(SystemExit): main(['list', '--store', str(tmp_path)])
-    assert picture(tmp_path) == before and not (tmp_path/'segments').exists()
+    assert picture(tmp_path) == before and [f.name for f in tmp_path.iterdir()] == [folder.relative_to(tmp_path).parts[0]]
 
 
 def closed(path, mode, do):
