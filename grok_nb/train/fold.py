@@ -50,15 +50,19 @@ def _rename(self,
     name = text.strip() if isinstance(text, str) else None
     if name is None or len(name) > 80 or (name and not name.isprintable()):
         refuse('Store.rename', 'name', text, "one line of at most 80 characters, or '' for none")
-    if not any(id in c.ids for c in contents(self)): raise _unknown(self, id)
+    _must_be_there(self, id)
     f = _name_file(self, id)
     try:
         if not name: return f.unlink(missing_ok=True)
         with _alone(self):
+            _must_be_there(self, id)                                    # a name goes with its run, and it may just have gone
             f.parent.mkdir(exist_ok=True)
             write_atomic(f, name.encode(), self.root/'.gone-name')
     except OSError as e:
         raise StoreError(f'{f} cannot be written ({e.strerror}), so the run was not named') from None
+
+def _must_be_there(self, id):
+    if not any(id in c.ids for c in contents(self)): raise _unknown(self, id)
 
 def _unknown(self, id):
     ids = sorted({i for c in contents(self) for i in c.ids})
