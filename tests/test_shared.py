@@ -6,6 +6,7 @@ import pytest
 from conftest import children
 from grok_nb.all import AdamW, Experiment, Free, MLP, ModularArithmetic, Stop, Store, fit, open_run, sweep, transfer
 from grok_nb.train import fit as fits, shard as shards
+from grok_nb.train.events import watching
 from grok_nb.train.experiment import replica_ids
 from grok_nb.train.record import find
 from grok_nb.train.run import index
@@ -108,7 +109,10 @@ def test_two_sweeps_at_the_same_time_share_what_both_ask_for(tmp_path):
 
 # --- longer, and more of them --------------------------------------------------------------------------------------
 
-def _fits(exp, store): fit(exp, store, snapshot=0, **how)
+def _fits(exp, store):
+    "A commit at every step; after fifty it waits to be killed."
+    steps = itertools.count()
+    with watching(ask=lambda e, step: 'hold' if next(steps) >= 50 else ''): fit(exp, store, snapshot=0, **how)
 
 
 def killed(exp, store):
@@ -116,6 +120,7 @@ def killed(exp, store):
     before = under_way([exp], store)
     with forked(_fits, exp, str(store)) as p:
         until(lambda: under_way([exp], store) > before or p.exitcode is not None, 'new steps are on disk', every=.005)
+        assert p.exitcode is None, 'it ended before it was killed'
         p.kill()
         p.join(LIMIT)
 
