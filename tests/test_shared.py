@@ -1,6 +1,7 @@
 "A replica is trained once, whoever asks for it and in whatever order: by `fit` and `sweep`, at the same time, longer, with more seeds, killed."
 import itertools
 import os
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 from conftest import children
@@ -113,6 +114,29 @@ def test_two_sweeps_at_the_same_time_share_what_both_ask_for(tmp_path):
     alone = sweep(exps, store=tmp_path/'alone', **how)
     for k, e in enumerate(exps): same(open_run(e, tmp_path/'both'), alone.run(k))
     assert left_behind(tmp_path/'both') == []
+
+
+def _in_company(do, shard, store, **how):
+    "Train a shard, once another one is claimed as well."
+    def claimed(): return [n for n in os.listdir(Store(store).root) if n[0] != '.']
+    def ask(): return until(lambda: len(claimed()) > 1, 'somebody claims the other seeds') and ''
+    return do(shard, store, ask=ask, **how)
+
+
+class Together:
+    "An executor whose workers begin when each has a shard."
+    def __init__(self, executor): self.executor = executor
+    def submit(self, *args, **kw): return self.executor.submit(_in_company, *args, **kw)
+
+
+def test_seeds_of_one_experiment_are_trained_side_by_side_by_several_workers(tmp_path):
+    exp = base.but(seeds=8, steps=40)
+    with ProcessPoolExecutor(2, mp_context=children) as pool: result = sweep([exp], Together(pool), store=tmp_path/'many', places=1, **how)
+    run, found = result.run(0), find(Store(tmp_path/'many'), list(replica_ids(exp)))
+    assert len({e['pid'] for e in run.environments} - {os.getpid()}) == 2
+    assert [len(r.sources) for r in found.values()] == [1]*8 and result.taken == 8*40      # each by one of them, and each step once
+    same(run, fit(exp, tmp_path/'alone', **how))
+    assert left_behind(tmp_path/'many') == []
 
 
 # --- longer, and more of them --------------------------------------------------------------------------------------
