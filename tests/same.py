@@ -17,7 +17,7 @@ def measured(a, b, what):
     for k in a: assert a[k].astype(float).tobytes() == b[k].astype(float).tobytes(), (what, k)
 
 
-def same(a, b):
+def same(a, b, goes_on=True):
     "Assert that two runs have measured and kept the same, and that the end of the one goes on like that of the other."
     exp = a.config
     assert exp.id == b.config.id and (a.finished, a.step, a.checkpoints, a.diverged) == (b.finished, b.step, b.checkpoints, b.diverged)
@@ -30,15 +30,20 @@ def same(a, b):
         assert kept_for(one, exp) == kept_for(other, exp), f'replica {i}'
         for step in kept_for(one, exp):
             if step in one.kept: tensors(one.weights(step), other.weights(step), f'replica {i} at step {step}')
-        if one.step == other.step: late(one, other, f'the state of replica {i}')
+        if goes_on and one.step == other.step: late(one, other, f'the state of replica {i}', not has_momentum(exp, i))
     return a
 
 
-def late(one, other, what):
-    "What two replicas go on from."
+def has_momentum(exp, i):
+    m = getattr(getattr(exp.optim, 'optim', exp.optim), 'momentum', None)
+    return m is None or bool(m[i] if isinstance(m, tuple) else m)
+
+
+def late(one, other, what, plain):
+    "What two replicas go on from. A plain one, without momentum, has a last step only in company of others that have some, and takes nothing of it."
     (step, params, opt), (also, params2, opt2) = one.goes_on(), other.goes_on()
     assert step == also, what
-    tensors(params, params2, what), tensors(opt, opt2, what)
+    tensors(params, params2, what), tensors(*({k: v for k, v in o.items() if not (plain and k.startswith('b.'))} for o in (opt, opt2)), what)
 
 
 def left_behind(store):

@@ -1,16 +1,20 @@
 """One experiment, one result: by `fit`, by `sweep` at any number of seats, alone or in company, equal to the bit"""
+import importlib
 import os
+import pkgutil
 import subprocess
 import sys
+from dataclasses import fields
 
 import numpy as np
 import pytest
 from torch import nn
 
+import grok_nb
 from grok_nb.all import (
-    Adam, AdamW, Boolean, ConstrainedNorm, Cosine, DiagonalNet, Difference, Doubling, Experiment, Free, GD, Grokfast, Hinge, L2,
-    LabelNoise, Linearised, LogCrossEntropy, Logistic, LossNormalised, MLP, MSE, MatrixCompletion, MatrixFactorisation,
-    ModularArithmetic, Movement, Muon, NormScaled, Norms, Perpendicular, SGD, Scaled, SparseLinear, StableMax,
+    Adam, AdamW, Boolean, Config, ConstrainedNorm, Cosine, DiagonalNet, Difference, Doubling, Experiment, Filter, Free, GD, Grokfast, Hinge, L2,
+    LabelNoise, Linearised, LogCrossEntropy, Logistic, LossNormalised, MLP, MSE, MatrixCompletion, MatrixFactorisation, Model,
+    ModularArithmetic, Movement, Muon, NormScaled, Norms, Optimiser, Perpendicular, SGD, Scaled, SparseLinear, StableMax,
     Transformer, WarmUp, chain, fit, gpt, network, open_run, sweep,
 )
 from grok_nb.tasks.arithmetic import arithmetic
@@ -51,6 +55,21 @@ FILTERS = dict(ema=Grokfast(), ma=Grokfast('ma', window=5), perpendicular=Perpen
                norm=ConstrainedNorm(), scaled_rate=NormScaled(size=2.))
 KINDS |= {k: on_sums(optim=chain(f, AdamW(lr=.01, wd=.1))) for k, f in FILTERS.items()}
 KINDS |= dict(noisy=on_bits(optim=chain(LabelNoise(kind='flip'), SGD(.1))), log_loss=on_sums(optim=chain(LossNormalised(), SGD(.1)), loss=LogCrossEntropy()))
+
+
+def below(cls): return {c for s in cls.__subclasses__() for c in {s, *below(s)}}
+
+
+def parts_of(value):
+    "The classes of a config and of all that it is made of."
+    if isinstance(value, tuple): return {c for v in value for c in parts_of(v)}
+    return {*type(value).__mro__}.union(*(parts_of(getattr(value, f.name)) for f in fields(value))) if isinstance(value, Config) else set()
+
+
+def test_every_model_optimiser_and_filter_of_ours_is_among_the_kinds():
+    for m in pkgutil.walk_packages(grok_nb.__path__, 'grok_nb.'): m.name.endswith('__main__') or importlib.import_module(m.name)
+    ours = {c for cls in (Model, Optimiser, Filter) for c in below(cls) if c.__module__.startswith('grok_nb.')}
+    assert len(ours) > 18 and ours - parts_of(tuple(KINDS.values())) == set()
 
 
 def three_rates(exp):

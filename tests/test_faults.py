@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 from grok_nb.all import AdamW, Experiment, Free, MLP, ModularArithmetic, Stop, Store, StoreError, fit, open_run, runs, search, sweep, transfer
+from grok_nb.train.experiment import replica_ids
+from grok_nb.train.record import find
 from same import left_behind, same
 from waiting import LIMIT, until
 
@@ -39,15 +41,31 @@ def concerns(store, args, kw):
     return 'dir_fd' in kw or isinstance(args[0], int) or str(args[0]).startswith(str(store))
 
 
+class Torn:
+    "A file of which `act` is told in the middle of every `write`."
+    def __init__(self, file, act): self.file, self.act = file, act
+    def __getattr__(self, name): return getattr(self.file, name)
+    def __enter__(self): return self
+    def __exit__(self, *error): return self.file.__exit__(*error)
+
+    def write(self, data):
+        self.file.write(data[:len(data)//2])
+        self.file.flush()
+        self.act()
+        return len(data)//2 + self.file.write(data[len(data)//2:])
+
+
 @contextmanager
 def at_write(store, act):
-    "While the block lasts, call `act(k)` before the k-th call that changes something in a store."
+    "While the block lasts, call `act(k)` before the k-th call that changes something in a store, or in the middle of it where that is a `write`."
     number, places = count(1), [(builtins, 'open', 'io.open'), (io, 'open', 'io.open')]
     places += [(os, k, f'os.{k}') for k in ('open', 'replace', 'rename', 'fsync', 'link', 'unlink', 'remove', 'mkdir', 'rmdir')]
     def counted(real, name):
         def call(*args, **kw):
-            if writes(name, args, kw) and concerns(store, args, kw): act(next(number))
-            return real(*args, **kw)
+            counts = writes(name, args, kw) and concerns(store, args, kw)
+            if counts: act(next(number))
+            made = real(*args, **kw)
+            return Torn(made, lambda: act(next(number))) if counts and name == 'io.open' else made
         return call
     with pytest.MonkeyPatch.context() as m:
         for where, k, name in places: m.setattr(where, k, counted(getattr(where, k), name))
@@ -82,15 +100,17 @@ def quick(exp, store): return fit(exp, store, 'cpu', progress=False)
 
 @dataclass
 class Deed:
-    "Something that writes, on top of what was there, and all runs that are there afterwards; `gone` ones are not."
+    "Something that writes, on top of what was there, and all runs that are there afterwards; `gone` ones are not. Can they go on?"
     do: object
     there: tuple
     before: object = lambda store: None
     gone: tuple = ()
+    goes_on: bool = True
 
 
 def wide(store): return sweep(rates[:2], store=store, stop=Stop(None), places=3, **how)
 def remove(exp): return lambda store: Store(store).remove(exp.id)
+def of_one_and_of_all(store): return [Store(store).drop_states(*i) for i in ([rates[0].id], [])]
 
 
 deeds = dict(
@@ -105,6 +125,9 @@ deeds = dict(
     remove_one=Deed(remove(rates[1]), (rates[0], rates[2]), lambda store: sweep(rates, store=store, device='cpu', progress=False), (rates[1],)),
     remove_most=Deed(lambda store: [Store(store).remove(e.id) for e in rates[1:] if e.id in set(runs(store).id)], (rates[0],),
                      lambda store: sweep(rates, store=store, device='cpu', progress=False), tuple(rates[1:])),
+    enlist=Deed(lambda store: fit(tiny, store, **how), (tiny, tiny.but(seeds=3)), lambda store: quick(tiny.but(seeds=3), store)),
+    enlist_some=Deed(wide, tuple(rates[:2]), lambda store: [quick(e.but(seeds=3), store) for e in rates[:2]]),
+    drop_states=Deed(of_one_and_of_all, tuple(rates), lambda store: [wide(store), quick(rates[2], store)], goes_on=False),
     fold=Deed(lambda store: Store(store).fold(2), tuple(rates), lambda store: [quick(e, store) for e in rates]))
 
 
@@ -144,7 +167,8 @@ def repeat(deed, store, whole):
     with suppress(StoreError) if deed.gone else warnings.catch_warnings(): deed.do(store)       # it may be gone already
     there = set(listed(store).id)
     assert there >= {e.id for e in deed.there} and not there & {e.id for e in deed.gone}
-    for e in deed.there: assert open_run(e, store).finished and same(open_run(e, store), whole[e.id])
+    for e in deed.there: assert open_run(e, store).finished and same(open_run(e, store), whole[e.id], deed.goes_on)
+    assert deed.goes_on or not any(r.goes_on() for r in find(Store(store), [k for e in deed.there for k in replica_ids(e)]).values())
     segment, _, lock = Store(store).claim('0'*16, ['0'*16])
     Store(store).release(segment, lock)
     assert left_behind(store) == []

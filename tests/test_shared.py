@@ -1,11 +1,14 @@
 "A replica is trained once, whoever asks for it and in whatever order: by `fit` and `sweep`, at the same time, longer, with more seeds, killed."
 import itertools
 import os
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 from conftest import children
 from grok_nb.all import AdamW, Experiment, Free, MLP, ModularArithmetic, Stop, Store, fit, open_run, sweep, transfer
+from grok_nb.tasks.config import lengths, paths
 from grok_nb.train import fit as fits, shard as shards
+from grok_nb.train.events import watching
 from grok_nb.train.experiment import replica_ids
 from grok_nb.train.record import find
 from grok_nb.train.run import index
@@ -36,20 +39,27 @@ def under_way(exps, store):
 
 # --- the same by every way -----------------------------------------------------------------------------------------
 
-ALL = bool(os.environ.get('GROK_NB_KILL'))           # as `make test-kill` sets it: every kind in every order, else some of both
-kinds = ('square', 'transformer', 'muon', 'own_data', 'ema', 'log_loss') + ('momentum', 'stream', 'double', 'probed', 'ma', 'cosine', 'noisy')*ALL
+ALL = bool(os.environ.get('GROK_NB_KILL'))           # as `make test-kill` sets it: every kind, some of them in every order; else some of both
+some = 'square', 'transformer', 'muon', 'own_data', 'ema', 'log_loss'
+various = *some, 'momentum', 'stream', 'double', 'probed', 'ma', 'cosine', 'noisy'
 
 
 def orders(ways, kind):
+    "All of them; or three, in one of which `fit` comes before the sweep, and in one after it."
     every = list(itertools.permutations(ways))
-    return every if ALL or kind == 'square' else every[::11]
+    return every if kind == 'square' or ALL and kind in various else every[::11]
+
+
+def three(exp):
+    "An experiment with a third seed, and with a third value of what varies."
+    return exp.but({k: (*v, v[0]) for k, v in paths(exp).items() if k in lengths(exp)} | dict(seeds=3))
 
 
 @exact
-@pytest.mark.parametrize('kind', kinds)
+@pytest.mark.parametrize('kind', KINDS if ALL else some)
 def test_one_store_one_result_by_every_way_in_every_order(kind, tmp_path, steps):
     slow, exp = three_rates(KINDS[kind])[:2]
-    more, part = exp.but(seeds=3), exp.but(seeds=(1, 2))
+    more, part = three(exp), exp.but(seeds=(1, 2))
     ways = dict(fit=lambda s: fit(exp, s, **how), sweep=lambda s: sweep([slow, exp], store=s, places=3, **how),
                 more=lambda s: fit(more, s, **how), part=lambda s: sweep([part], store=s, places=1, **how))
     every = {e.id: e for e in (slow, exp, more, part)}
@@ -106,9 +116,35 @@ def test_two_sweeps_at_the_same_time_share_what_both_ask_for(tmp_path):
     assert left_behind(tmp_path/'both') == []
 
 
+def _in_company(do, shard, store, **how):
+    "Train a shard, once another one is claimed as well."
+    def claimed(): return [n for n in os.listdir(Store(store).root) if n[0] != '.']
+    def ask(): return until(lambda: len(claimed()) > 1, 'somebody claims the other seeds') and ''
+    return do(shard, store, ask=ask, **how)
+
+
+class Together:
+    "An executor whose workers begin when each has a shard."
+    def __init__(self, executor): self.executor = executor
+    def submit(self, *args, **kw): return self.executor.submit(_in_company, *args, **kw)
+
+
+def test_seeds_of_one_experiment_are_trained_side_by_side_by_several_workers(tmp_path):
+    exp = base.but(seeds=8, steps=40)
+    with ProcessPoolExecutor(2, mp_context=children) as pool: result = sweep([exp], Together(pool), store=tmp_path/'many', places=1, **how)
+    run, found = result.run(0), find(Store(tmp_path/'many'), list(replica_ids(exp)))
+    assert len({e['pid'] for e in run.environments} - {os.getpid()}) == 2
+    assert [len(r.sources) for r in found.values()] == [1]*8 and result.taken == 8*40      # each by one of them, and each step once
+    same(run, fit(exp, tmp_path/'alone', **how))
+    assert left_behind(tmp_path/'many') == []
+
+
 # --- longer, and more of them --------------------------------------------------------------------------------------
 
-def _fits(exp, store): fit(exp, store, snapshot=0, **how)
+def _fits(exp, store):
+    "A commit at every step; after fifty it waits to be killed."
+    steps = itertools.count()
+    with watching(ask=lambda e, step: 'hold' if next(steps) >= 50 else ''): fit(exp, store, snapshot=0, **how)
 
 
 def killed(exp, store):
@@ -116,6 +152,7 @@ def killed(exp, store):
     before = under_way([exp], store)
     with forked(_fits, exp, str(store)) as p:
         until(lambda: under_way([exp], store) > before or p.exitcode is not None, 'new steps are on disk', every=.005)
+        assert p.exitcode is None, 'it ended before it was killed'
         p.kill()
         p.join(LIMIT)
 

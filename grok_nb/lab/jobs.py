@@ -29,7 +29,7 @@ from ..train.events import watching
 from ..train.fit import fit
 from ..train.stop import Stop
 from ..train.record import contents
-from ..train.store import Store, StoreError, write_atomic
+from ..train.store import Store, StoreError, _check_layout, write_atomic
 from ..train.sweep import sweep
 
 # %% ../../nbs/lab/04_jobs.ipynb #defe0416
@@ -485,6 +485,7 @@ def _spawn(call, folder, *more, **kw):
 def _lab(store):
     "The folder in which the jobs of a store live."
     path = (store if isinstance(store, Store) else Store(store)).path/'.lab'
+    _check_layout(path.parent)
     try: path.mkdir(parents=True, exist_ok=True)
     except OSError as e: raise StoreError(f'{path} cannot be written ({e.strerror})') from None
     return path

@@ -6,30 +6,41 @@
 __all__ = []
 
 # %% ../../nbs/train/09_fold.ipynb #fa06e6ab
-import os, shutil
+import os, shutil, warnings
+from pathlib import Path
 import pyarrow as pa
 from safetensors.torch import load
 from ..tasks.config import refuse
-from .record import _header, _parquet, _stacked, _table, contents, find, merged
+from .record import _header, _left_out, _parquet, _stacked, _table, contents, find, merged
 from .store import (Store, StoreError, _alone, _beside, _clear, _discard, _dump, _fresh, _id, _is_ours, _json, _size,
                                  _sync_folder, write_atomic)
 
 # %% ../../nbs/train/09_fold.ipynb #166f7990
 def _name_file(self, id): return self.path/'names'/f'{id}.txt'
 
+def _looked_up(self, look, path, wrong):
+    "What a look into a file or a folder of names gives; nothing if it is not there, or cannot be read, which is said once for all."
+    try: return look(path)
+    except (FileNotFoundError, NotADirectoryError): return None
+    except OSError as e: folder, why = self.path/'names', f'names of runs in {self.path/"names"} cannot be read ({e.strerror})'
+    if wrong is None: _left_out(folder, why)
+    elif why not in wrong: wrong.append(why)
+
 def _name(self,
     id:str, # Of a run
+    wrong:list=None, # Gets what is wrong if it cannot be read; that is warned of if left out
 )->str:
     "What a person calls a run; empty if nobody gave it a name."
-    try: text = _name_file(self, id).read_text(encoding='utf-8', errors='replace')
-    except OSError: return ''
-    return ' '.join(text.split())[:80]
+    data = _looked_up(self, Path.read_bytes, _name_file(self, id), wrong) or b''
+    return ' '.join(data.decode('utf-8', 'replace').split())[:80]
 
-def _names(self)->dict: # id -> name
+def _names(self,
+    wrong:list=None, # Gets what is wrong if they cannot be read; that is warned of if left out
+)->dict: # id -> name
     "The names of all runs that have one."
-    try: files = os.listdir(self.path/'names')
-    except OSError: return {}
-    return {f[:-4]: _name(self, f[:-4]) for f in files if f.endswith('.txt')}
+    files = _looked_up(self, os.listdir, self.path/'names', wrong) or ()
+    named = {f[:-4]: _name(self, f[:-4], wrong) for f in files if f.endswith('.txt')}
+    return {i: n for i,n in named.items() if n}                         # one may have been taken away meanwhile
 
 def _rename(self,
     id:str, # Of a run
@@ -39,15 +50,19 @@ def _rename(self,
     name = text.strip() if isinstance(text, str) else None
     if name is None or len(name) > 80 or (name and not name.isprintable()):
         refuse('Store.rename', 'name', text, "one line of at most 80 characters, or '' for none")
-    if not any(id in c.ids for c in contents(self)): raise _unknown(self, id)
+    _must_be_there(self, id)
     f = _name_file(self, id)
     try:
         if not name: return f.unlink(missing_ok=True)
         with _alone(self):
+            _must_be_there(self, id)                                    # a name goes with its run, and it may just have gone
             f.parent.mkdir(exist_ok=True)
             write_atomic(f, name.encode(), self.root/'.gone-name')
     except OSError as e:
         raise StoreError(f'{f} cannot be written ({e.strerror}), so the run was not named') from None
+
+def _must_be_there(self, id):
+    if not any(id in c.ids for c in contents(self)): raise _unknown(self, id)
 
 def _unknown(self, id):
     ids = sorted({i for c in contents(self) for i in c.ids})
@@ -159,23 +174,29 @@ def _remove(self,
     wrong = []
     with _alone(self):
         held, found = self.held(tidy=True), contents(self, wrong)
-        size = _unread(self, id, wrong)
         keys = {k for c in found if id in c.ids for k in c.runs['key'][c.runs['id'] == id]}
-        if not keys and size is None: raise _unknown(self, id)
         if keys & held.keys(): raise StoreError(f'{id} is being trained: stop it first, then remove it')
         shared = {k for c in found for k,i in zip(c.runs['key'], c.runs['id']) if i != id and k in keys}
         some = [(c, keys & c.at.keys() - shared, {id} & c.ids) for c in found]
         some = [o for o in some if o[1] or o[2]]
         try:
             for c,*_ in some: _refuse_foreign(c.segment.path)
+            size = _unread(self, id, wrong)
+            if not keys and size is None: raise _unknown(self, id)
             size = (size or 0) + sum(_marked(*o) for o in some)
-            _name_file(self, id).unlink(missing_ok=True)
             _sync_folder(self.root)
         except FileNotFoundError: raise _unknown(self, id) from None       # somebody was quicker
-        except OSError as e: raise StoreError(f'{id} cannot be removed ({e.strerror})') from None
+        except OSError as e: raise StoreError(f'{id} cannot be removed ({e.strerror}: {e.filename or self.root})') from None
+        _unname(self, id)
         _shrink(self, held)
         _clear(self)
     return size
+
+def _unname(self, id):
+    f = _name_file(self, id)
+    try: f.unlink(missing_ok=True)
+    except OSError as e:
+        warnings.warn(f'{id} was removed; its name, if it has one, was not: {f} cannot be removed ({e.strerror})', stacklevel=3)
 
 def _shrink(self, held):
     "Write segments anew of which most was removed; if the disk is full the next removal tries again."

@@ -317,6 +317,11 @@ Contents.find = _find
 # %% ../../nbs/train/09_record.ipynb #52f87ae0
 _known, _said = {}, set() # path of a store -> name -> Contents; what was warned of
 
+def _left_out(path, why):
+    "Warn, once, of what cannot be read."
+    if path not in _said: warnings.warn(f'a part of the store was left out: {why}', stacklevel=4)
+    _said.add(path)
+
 def _read_all(store, wrong):
     "What all segments hold; what is wrong with those that cannot be read is added to a list."
     old, new = _known.get(store.path, {}), {}
@@ -340,9 +345,7 @@ def contents(
     found = [] if wrong is None else wrong
     out = _read_all(store, found)
     gone = {n for c in out for n in c.manifest.get('replaces', ())}     # folded into another one
-    for name,why in found if wrong is None else ():
-        if (store.root/name) not in _said: warnings.warn(f'a part of the store was left out: {why}', stacklevel=3)
-        _said.add(store.root/name)
+    for name,why in found if wrong is None else (): _left_out(store.root/name, why)
     return [c for c in out if c.segment.name not in gone]
 
 # %% ../../nbs/train/09_record.ipynb #284ee7e7

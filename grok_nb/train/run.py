@@ -450,7 +450,7 @@ def survey(
     odd = {t for t in set(r.types) if not all(k in Config._known for k in t.split())}
     bad = {t: why for t in odd if (why := _unreadable(store, list(r.id[r.types == t])))}
     r = r[~r.types.isin(bad)].reset_index(drop=True)
-    names, lost = store.names(), _lost(t)
+    names, lost = store.names(wrong), _lost(t)
     r = r.assign(name=[names.get(i, '') for i in r.id], diverged=[lost.get(i, '') for i in r.id], experiment=Lazily([(store, i) for i in r.id]))
     return r[_columns], wrong + list(bad.values())
 
