@@ -253,7 +253,9 @@ def _class(c): return next((k for k,n in enumerate(_classes) if len(c.at) < n), 
 def _too_few(self, least):
     "Are there too few segments of every size class, as far as this process has read them?"
     known = _known.get(self.path, {})
-    count = Counter(_class(known[n]) if n in known else 'new' for n in _folders(self))
+    small = [known.get(n) for n in _folders(self) if n not in known or len(known[n].at) < _classes[-1]]
+    if len(small) < least: return True
+    count = Counter(_class(c) if c else 'new' for c in small)
     return max(count[k] for k in range(len(_classes))) + count['new'] < least
 
 def _fold_many(self,

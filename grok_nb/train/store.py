@@ -253,12 +253,12 @@ def _folders(self):
     try: names = os.listdir(self.root)
     except FileNotFoundError: return []
     except OSError as e: raise StoreError(f'store={str(self.path)!r} cannot be read ({e.strerror})') from None
-    return sorted(n for n in names if n[0] != '.')
+    return [n for n in names if n[0] != '.']
 
 def _scan(self)->dict: # name of a folder -> mark of the segment; None before its first commit
     "What is there; no file is opened."
     root = str(self.root)
-    return {n: _mark(f'{root}/{n}') for n in _folders(self)}
+    return {n: _mark(f'{root}/{n}') for n in sorted(_folders(self))}
 
 def _marks(self)->dict: # name of a segment -> mark
     "Has anything changed? Equal if nothing has."
@@ -293,7 +293,7 @@ def _discard(path):
 
 def _clear(self):
     "Remove what an interrupted removal left; under the lock of the store."
-    for gone in self.root.glob('.gone-*'):
+    for gone in [self.root/n for n in os.listdir(self.root) if n.startswith('.gone-')]:
         if gone.is_dir(): shutil.rmtree(gone, ignore_errors=True)
         else: gone.unlink(missing_ok=True)
 
