@@ -87,7 +87,7 @@ def with_other_words(segment, old, new):
         name, = segment.files(kind)
         t = _table(segment.read(name))
         t = t.set_column(t.column_names.index(column), column, pc.replace_substring(t[column], a, b))
-        segment.commit({f'{kind}.99.parquet': _parquet(t)}, (name,))
+        segment.commit({f'{kind}.99.parquet': _parquet(kind, t)}, (name,))
 
 
 @contextlib.contextmanager

@@ -319,6 +319,8 @@ def _parities(R): return Experiment(Boolean('parity', n=40, k=3, test=1024), MLP
 
 def _sums(R, p=59): return Experiment(ModularArithmetic(p=p, train_frac=.4), MLP(width=128, act='square'), AdamW(lr=.01, wd=1.), seeds=R)
 
+def _transformers(R, p=59): return Experiment(ModularArithmetic(p=p, train_frac=.4), Transformer(), AdamW(lr=.001, wd=1., beta2=.98), seeds=R)
+
 def engine_race(
     exp:Experiment, # What is trained
     sweep:int=0, # Networks of a sweep that wait for as many seats as the experiment has replicas
@@ -469,6 +471,7 @@ rows = {
     'engine': Row('the engine against the bare step: addition mod 59, bank of 8',
                   lambda q: engine_race(_sums(8)), 'step_only', 1/1.05, 1),
     'engine-alone': Row('the same, one network', lambda q: engine_race(_sums(1)), 'step_only', 1/1.15, 1),
+    'engine-transformer': Row('the same: one-layer transformer, d = 128, bank of 2', lambda q: engine_race(_transformers(2)), 'step_only', 1/1.05, 1),
     'engine-parity-32': Row('the same: parity, fresh batches, bank of 32', lambda q: engine_race(_parities(32)), 'step_only', 1/1.15, 1),
     'engine-parity-128': Row('the same, bank of 128', lambda q: engine_race(_parities(128)), 'step_only', 1/1.15, 1),
     'engine-sweep': Row('a sweep of 1000 parities on 128 seats against the bare bank of 128, per network and step',

@@ -356,8 +356,8 @@ def _bench_sweep(quick, path):
     "What many stored runs cost, and what a second worker brings; numbers as for `live`."
     from grok_nb.lab.many import in_words, store_cost, worker_cost
     from grok_nb.train.store import write_atomic
-    store_cost((10,))                                                # imports and fonts
-    cost = store_cost((100, 1000) if quick else (100, 1000, 10_000, 100_000))
+    store_cost((10,), 1, 1)                                          # imports and fonts
+    cost = store_cost((100, 1000), 9, 1) if quick else store_cost()
     try: work = worker_cost(rounds=1 if quick else 3)
     except ImportError: work = None
     typer.echo(f'{in_words(cost, work)}\n{cost.round(3).to_string(index=False)}\n')

@@ -11,12 +11,14 @@ from functools import partial
 from types import SimpleNamespace
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 from ..analysis.phase_diagram import phase_table, plot_phase_diagram
 from ..models.mlp import MLP
 from ..tasks.modular import ModularArithmetic
 from ..train.experiment import Experiment, eval_steps, replica_ids
+from ..train.loop import environment
 from ..train.optim import AdamW
-from ..train.record import asked_files, commit_files
+from ..train.record import _parquet, _table, asked_files, commit_files
 from ..train.run import index, runs
 from ..train.store import Store
 from ..train.sweep import SweepResult, sweep
@@ -29,32 +31,47 @@ def _made_up(exp, steps):
     return SimpleNamespace(id=replica_ids(exp)[0], exp=exp, step=exp.steps, steps=steps.tolist(), rows=rows, saved=0,
                            probes=[{}]*len(steps), seconds=1., ended='finished', final=None, kept=[], kept_steps=[])
 
-def _put(store, exps, steps):
-    "Commit made-up runs as one segment."
+def _made_in(data, names):
+    "The table of replicas as if each came from a segment of its own."
+    t = _table(data)
+    return _parquet('replicas', t.set_column(t.column_names.index('source'), 'source', pa.array(names)))
+
+def _put(store, exps, steps, folded=False):
+    "Commit made-up runs as one segment; folded: as if it were folded from single ones."
     done = [_made_up(e, steps) for e in exps]
     segment, _, lock = store.claim('made-up', [s.id for s in done])
-    files = commit_files(0, SimpleNamespace(seats=[], done=done), segment.name)
-    segment.commit(files | asked_files([(e, 0) for e in exps]), number=0,
-                   sources={segment.name: dict(begun='2030-01-01T00:00:00+00:00')})
+    files = commit_files(0, SimpleNamespace(seats=[], done=done), segment.name) | asked_files([(e, 0) for e in exps])
+    names = [f'{e.id}.{"0"*12}' for e in exps] if folded else [segment.name]
+    if folded: files['replicas.0.parquet'] = _made_in(files['replicas.0.parquet'], names)
+    segment.commit(files, number=0, sources={n: environment('cpu', False) for n in names})
     store.release(segment, lock)
 
 # %% ../../nbs/lab/15_many.ipynb #3f4d8b44
+_sizes = {'sweeps': (512,), 'one by one': (4096, 64, 1)} # of segments: as many of the first size as there can be, then of the next
+
+def _shares(n, sizes):
+    "Where segments of such sizes begin and end."
+    a = 0
+    for size in sizes:
+        while n - a >= size: yield a, (a := a + size)
+    if a < n: yield a, n
+
 def made_up_store(
     n:int, # How many runs
+    made:str='sweeps', # How they came to be there, or 'one by one'
     path=None, # Where; a new folder if left out
-    each:int=512, # Runs in a segment
 )->tuple: # the `Store`, and the `Experiments` in it
     "A store full of made-up runs over weight decay and learning rate."
     exp = Experiment(ModularArithmetic(p=31), MLP(width=64), AdamW(.01, wd=1.), steps=3000, seeds=1)
     side = int(np.ceil(np.sqrt(n)))
     grid = exp.grid(wd=np.geomspace(.01, 10, side), lr=np.geomspace(1e-4, .1, int(np.ceil(n/side))))[:n]
     steps, store = np.append(eval_steps(exp.steps)[::16], exp.steps), Store(path or tempfile.mkdtemp())
-    for k in range(0, n, each): _put(store, grid[k:k + each], steps)
-    store.fold()
+    for a,b in _shares(n, _sizes[made]): _put(store, grid[a:b], steps, made == 'one by one' and b > a + 1)
     return store, grid
 
 # %% ../../nbs/lab/15_many.ipynb #7370b685
-_limits = dict(open=1, list=3, filter=3, draw=None, commit=None) # seconds with a hundred thousand runs
+_limits = dict(open=1, list=3, filter=3, draw=None) # seconds with a hundred thousand runs
+_quick = 1.1 # a commit is as quick as in an empty store if it takes no more than so many times as long
 
 def _clocked(f):
     begun = time.perf_counter()
@@ -76,30 +93,47 @@ def _soon(index):
     "Runs that generalised soon, counted by the step."
     return index[(index.generalised < 500) & (index.test_accuracy > .9)].groupby('generalised').size()
 
-def _commit(store, times=9):
-    "Seconds for a commit of one new run, the median of some."
-    exp = Experiment(ModularArithmetic(p=31), MLP(width=64), AdamW(.01, wd=1.), steps=3000, seeds=1)
-    new = [exp.but(data_seed=1 + i) for i in range(times)]
-    return float(np.median([_clocked(partial(_put, store, [e], np.arange(9)))[0] for e in new]))
-
-def _uses(n):
-    "Seconds for each use of a store with so many runs."
-    store, grid = made_up_store(n)
-    _forget()
+# %% ../../nbs/lab/15_many.ipynb #6aa8e985
+def _read(store):
+    "Seconds to read what is in a store."
     t = {}
+    _forget()
     t['open'], table = _clocked(partial(index, store))
     t['list'], _ = _clocked(partial(runs, store))
     t['filter'], _ = _clocked(partial(_soon, table))
-    t['draw'], _ = _clocked(partial(_draw, store, grid[:10_000]))
-    t['commit'] = _commit(store)
-    ratio = t['commit']/_commit(Store(tempfile.mkdtemp()))
-    return dict(runs=n) | t | dict(ratio=ratio, megabytes=store.bytes()/1e6)
+    return t
 
+def _uses(n, made, times):
+    "A store with so many runs, and the seconds for each use of it, the median of some."
+    store, grid = made_up_store(n, made)
+    some = pd.DataFrame([_read(store) for _ in range(times)]).median().to_dict()
+    return store, dict(runs=n, made=made, segments=len(store.marks())) | some | dict(draw=_clocked(partial(_draw, store, grid[:10_000]))[0])
+
+def _commit(store, number):
+    "Commit a new run as `fit` does."
+    exp = Experiment(ModularArithmetic(p=31), MLP(width=64), AdamW(.01, wd=1.), steps=3000, seeds=1, data_seed=1 + number)
+    _put(store, [exp], np.arange(9))
+    store.fold()
+
+def _in_turns(stores, turns):
+    "Seconds for a commit of one new run: a row for each turn, a column for each store, each of them first in turn."
+    out = np.empty((turns, len(stores)))
+    for i in range(turns):
+        for j in np.roll(range(len(stores)), i): out[i, j], _ = _clocked(partial(_commit, stores[j], i))
+    return out
+
+# %% ../../nbs/lab/15_many.ipynb #426abd38
 def store_cost(
     counts:tuple=(100, 1000, 10_000, 100_000), # Numbers of runs
-)->pd.DataFrame: # runs; open, list, filter, draw, commit (seconds); ratio of the last to that in an empty store; megabytes
+    turns:int=64, # Commits into each store
+    times:int=3, # How often each is read
+)->pd.DataFrame: # runs, made, segments; open, list, filter, draw, commit (seconds); ratio of the last to that in an empty store, low and high (its quartiles), with_folding; megabytes
     "Seconds to use a store, against the number of runs in it."
-    return pd.DataFrame([_uses(n) for n in counts])
+    stores, uses = zip(*(_uses(n, made, times) for made in _sizes for n in counts))
+    t = _in_turns([Store(tempfile.mkdtemp()), *stores], turns)
+    low, ratio, high = np.quantile(t[:, 1:]/t[:, :1], [.25, .5, .75], axis=0)
+    return pd.DataFrame(uses).assign(commit=np.median(t, 0)[1:], ratio=ratio, low=low, high=high, with_folding=t.sum(0)[1:]/t.sum(0)[0],
+                                     megabytes=[s.bytes()/1e6 for s in stores])
 
 # %% ../../nbs/lab/15_many.ipynb #49f81149
 def worker_cost(
@@ -124,15 +158,19 @@ def worker_cost(
     return dict(rates=best, ratio=best[counts[-1]]/best[counts[0]])
 
 # %% ../../nbs/lab/15_many.ipynb #e7d1b433
+def _judged(r):
+    "What one store costs, as a sentence."
+    def judged(k): return f'{k} {r[k]:.2f} s' + (f' ({"below" if r[k] < most else "NOT below"} {most} s)' if (most := _limits[k]) else '')
+    text = f'{r.runs:,.0f} stored runs ({r.made}, {r.segments} segments): ' + ', '.join(map(judged, _limits))
+    said = 'as quick' if r.ratio <= _quick else 'NOT as quick'
+    return f'{text}; a commit takes {r.commit:.3f} s, {r.ratio:.2f} ({r.low:.2f} to {r.high:.2f}) times as long as in an empty store: {said}.'
+
 def in_words(
     cost:pd.DataFrame, # What `store_cost` gave
     work:dict=None, # What `worker_cost` gave
 )->str:
     "What many runs cost, in a few sentences."
-    last = cost.iloc[-1]
-    def judged(k): return f'{k} {last[k]:.2f} s' + (f' ({"below" if last[k] < most else "NOT below"} {most} s)' if (most := _limits[k]) else '')
-    text = f'{last.runs:,.0f} stored runs: ' + ', '.join(map(judged, _limits))
-    text += f'; a commit takes {last.ratio:.1f} times as long as in an empty store.'
+    text = '\n'.join(_judged(r) for _,r in cost[cost.runs == cost.runs.max()].iterrows())
     if work is None: return text
     a, b = min(work['rates']), max(work['rates'])
     return f"{text}\nA sweep on {b} Dask workers takes {work['ratio']:.2f} times the steps a second of {a}."

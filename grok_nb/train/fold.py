@@ -7,12 +7,13 @@ __all__ = []
 
 # %% ../../nbs/train/09_fold.ipynb #fa06e6ab
 import os, shutil, warnings
+from collections import Counter
 from pathlib import Path
 import pyarrow as pa
 from safetensors.torch import load
 from ..tasks.config import refuse
-from .record import _header, _left_out, _parquet, _stacked, _table, contents, find, merged
-from .store import (Store, StoreError, _alone, _beside, _clear, _discard, _dump, _fresh, _id, _is_ours, _json, _size,
+from .record import _header, _known, _left_out, _parquet, _stacked, _table, contents, find, merged
+from .store import (Store, StoreError, _alone, _beside, _clear, _discard, _dump, _folders, _fresh, _id, _is_ours, _json, _size,
                                  _sync_folder, write_atomic)
 
 # %% ../../nbs/train/09_fold.ipynb #166f7990
@@ -97,7 +98,7 @@ def _forget_states(c, gone):
         if left: new[f'{name.split(".")[0]}.{n}.safetensors'] = left; n += 1
     if drop:
         rows = c.replicas[[row in gone for row in zip(c.replicas['key'], c.replicas['step'])]].assign(state='')
-        s.commit(new | {f'replicas.{n}.parquet': _parquet(pa.Table.from_pandas(rows, preserve_index=False))}, tuple(drop))
+        s.commit(new | {f'replicas.{n}.parquet': _parquet('replicas', pa.Table.from_pandas(rows, preserve_index=False))}, tuple(drop))
     return freed
 
 def _states(c, keys):
@@ -244,7 +245,7 @@ def _alive(c, kind, data):
     t = _table(data)
     by, out = ('id', gone['ids']) if kind in ('experiments', 'runs') else ('key', gone['keys'])
     t = t.filter(pa.array(~t[by].to_pandas().isin(out)))
-    return _parquet(t) if len(t) else None
+    return _parquet(kind, t) if len(t) else None
 
 # %% ../../nbs/train/09_fold.ipynb #270a35f6
 def _fold(self, cs):
@@ -254,8 +255,8 @@ def _fold(self, cs):
     def name(kind): return f'{kind}.{len(files) + len(there)}.{_endings.get(kind, "safetensors")}'
     for kind in ('experiments', 'runs', 'replicas', 'history', 'weights', 'seats', 'state'):
         some = []
-        for c,f in [(o, n) for o in cs for n in o.segment.files(kind)]:
-            data = c.segment.read(f)
+        for c,f in [(o, n) for o in cs for n in o.files(kind)]:
+            data = c.segment.read(f, c.manifest)
             left = _alive(c, kind, data)
             if left is data and len(data) > _small:
                 _link(c.segment.path/f, new.path/(at := name(kind)))
@@ -268,15 +269,25 @@ def _fold(self, cs):
     for c in cs: _discard(c.segment.path)
 
 # %% ../../nbs/train/09_fold.ipynb #9b86f7db
+def _class(c): return next((k for k,n in enumerate(_classes) if len(c.at) < n), None)
+
+def _too_few(self, least):
+    "Are there too few segments of every size class, as far as this process has read them?"
+    known = _known.get(self.path, {})
+    small = [known.get(n) for n in _folders(self) if n not in known or len(known[n].at) < _classes[-1]]
+    if len(small) < least: return True
+    count = Counter(_class(c) if c else 'new' for c in small)
+    return max(count[k] for k in range(len(_classes))) + count['new'] < least
+
 def _fold_many(self,
     least:int=64, # How many idle segments of a size class are folded
 ):
     "Fold small segments together, where there are many."
-    if len(self.marks()) < least: return
+    if _too_few(self, least): return
     with _alone(self):
         levels = {}
         for c in _idle(self):
-            size = next((k for k,n in enumerate(_classes) if len(c.at) < n), None)
+            size = _class(c)
             if size is not None and _is_ours(c.segment.path): levels.setdefault(size, []).append(c)
         try:
             for cs in levels.values():

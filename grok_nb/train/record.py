@@ -31,10 +31,12 @@ def _small(v):
     with np.errstate(over='ignore'): low = v.astype(np.float32)
     return low if np.array_equal(low.astype(float), v, equal_nan=True) else v
 
-def _parquet(table):
+_quick = dict.fromkeys(('runs', 'replicas'), dict(compression='lz4', use_dictionary=False))
+
+def _parquet(kind, table):
     "A table as the bytes of a file."
     buf = io.BytesIO()
-    pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), buf, compression='zstd')
+    pq.write_table(table if isinstance(table, pa.Table) else pa.table(table), buf, **_quick.get(kind, dict(compression='zstd')))
     return buf.getvalue()
 
 def _table(data): return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
@@ -83,7 +85,7 @@ def asked_files(
                 replicas=[len(r[1]) for r in rows], steps=[r[1].steps for r in rows], seed=[seed_of(r[1], r[6]) for r in rows],
                 data_seed=[data_seed_of(r[1], r[6]) for r in rows], terms=[r[5] for r in rows], types=[kinds[r[0]] for r in rows])
     texts = {x[1]: x[3] for x in exps.values()}
-    return {f'runs.{number}.parquet': _parquet(runs), f'experiments.{number}.parquet': _parquet(dict(id=list(texts), config=list(texts.values())))}
+    return {f'runs.{number}.parquet': _parquet('runs', runs), f'experiments.{number}.parquet': _parquet('experiments', dict(id=list(texts), config=list(texts.values())))}
 
 # %% ../../nbs/train/09_record.ipynb #36b68e50
 def _now(): return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
@@ -136,8 +138,8 @@ def commit_files(
     "The files of a commit."
     seats, done = pool.seats, pool.done
     both, t, s = [*seats, *done], f'{number}.parquet', f'{number}.safetensors'
-    out = {f'replicas.{t}': _parquet(_facts(both, source, weights))} if both else {}
-    if (new := _measured(both)): out[f'history.{t}'] = _parquet(new)
+    out = {f'replicas.{t}': _parquet('replicas', _facts(both, source, weights))} if both else {}
+    if (new := _measured(both)): out[f'history.{t}'] = _parquet('history', new)
     if seats:
         tensors = {f'{p}.{k}': v for p,d in (('param', pool.params), ('opt', pool.opt)) for k,v in d.items()}
         out[f'seats.{s}'] = _stacked([(o.id, o.step) for o in seats], tensors)
@@ -150,7 +152,7 @@ def commit_files(
 # %% ../../nbs/train/09_record.ipynb #988cebf7
 def _merge_tables(kind, datas):
     t = pa.concat_tables([_table(d) for d in datas], promote_options='permissive')
-    return _parquet(_latest(t) if kind == 'replicas' else t)
+    return _parquet(kind, _latest(t) if kind == 'replicas' else t)
 
 def _latest(t):
     "The last row of each replica and segment."
@@ -209,7 +211,6 @@ class Contents:
 
     def _load(self, removed):
         self._runs, self._replicas = self._joined('runs', 'id', removed.get('ids')), self._joined('replicas', 'key', removed.get('keys'))
-        self.ids = set(self._runs['id'].to_pylist()) if self._runs else set()
 
     def files(self, kind):
         "Names of the files of one kind, in the order in which they were written."
@@ -234,6 +235,10 @@ def _runs(self)->pd.DataFrame: # id, replica, key, replicas, steps, seed, data_s
     "What experiments ask for, a row for each of their replicas."
     return self._runs.to_pandas() if self._runs else pd.DataFrame(columns=['id', 'key', 'replica'])
 
+def _ids(self)->set:
+    "The experiments that ask for replicas."
+    return set(self._runs['id'].to_pylist()) if self._runs else set()
+
 def _configs(self)->dict: # id of an experiment -> JSON
     "The experiments."
     return {i: c for t in self.tables('experiments') for i,c in zip(t['id'].to_pylist(), t['config'].to_pylist())}
@@ -249,7 +254,7 @@ def _columns(self)->dict: # name -> values
 def _at(self)->dict: # id of a replica -> its rows, one for each time that it was trained
     "Where replicas stand in the table."
     out = {}
-    for i,k in enumerate(self.columns.get('key', ())): out.setdefault(k, []).append(i)
+    for i,k in enumerate(self._replicas['key'].to_pylist() if self._replicas else ()): out.setdefault(k, []).append(i)
     return out
 
 def _lazily(cls, **made):
@@ -258,7 +263,7 @@ def _lazily(cls, **made):
         setattr(cls, k, cached_property(f))
         vars(cls)[k].__set_name__(cls, k)
 
-_lazily(Contents, runs=_runs, configs=_configs, replicas=_replicas, columns=_columns, at=_at)
+_lazily(Contents, runs=_runs, ids=_ids, configs=_configs, replicas=_replicas, columns=_columns, at=_at)
 
 # %% ../../nbs/train/09_record.ipynb #7fb68995
 def _histories(self):

@@ -447,11 +447,11 @@ def survey(
     r = pd.DataFrame(dict(step=g.step.max().astype(int), finished=g.finished.sum().astype(int) == g.replicas.first(), seconds=g.seconds.sum(),
                           written=g.written.max(), types=g.types.first())).reset_index()
     r = r.sort_values(['written', 'id'], ascending=False, ignore_index=True)[:newest]
-    odd = {t for t in set(r.types) if not all(k in Config._known for k in t.split())}
+    odd = {t for t in r.types.unique() if not all(k in Config._known for k in t.split())}
     bad = {t: why for t in odd if (why := _unreadable(store, list(r.id[r.types == t])))}
     r = r[~r.types.isin(bad)].reset_index(drop=True)
-    names, lost = store.names(wrong), _lost(t)
-    r = r.assign(name=[names.get(i, '') for i in r.id], diverged=[lost.get(i, '') for i in r.id], experiment=Lazily([(store, i) for i in r.id]))
+    names, lost, ids = store.names(wrong), _lost(t), r.id.tolist()
+    r = r.assign(name=[names.get(i, '') for i in ids], diverged=[lost.get(i, '') for i in ids], experiment=Lazily([(store, i) for i in ids]))
     return r[_columns], wrong + list(bad.values())
 
 def runs(

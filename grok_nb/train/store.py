@@ -53,11 +53,17 @@ def _damaged(what): return StoreError(f'{what}. {_mend}')
 def _sha(data): return hashlib.sha256(data).hexdigest()
 def _dump(d): return json.dumps(d, indent=1, sort_keys=True).encode()
 
-def _json(path):
+def _text(path):
     "The content of a small file; None if there is none."
-    try: return json.loads(path.read_bytes())
+    try: return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError): return None
-    except (ValueError, OSError) as e: raise _damaged(f'{path} cannot be read ({e})') from None
+    except OSError as e: raise _damaged(f'{path} cannot be read ({e})') from None
+
+def _parsed(path, text):
+    try: return None if text is None else json.loads(text)
+    except ValueError as e: raise _damaged(f'{path} cannot be read ({e})') from None
+
+def _json(path): return _parsed(path, _text(path))
 
 # %% ../../nbs/train/08_store.ipynb #0cb7cd56
 class Segment:
@@ -83,11 +89,15 @@ def _mark(path):
     except OSError: r = 0
     return m.st_ino, m.st_mtime_ns, r
 
-def _wrong(self, m):
+def _agrees(m, text):
+    "Does a manifest agree with its checksum, which is that of the rest of it?"
+    if not isinstance(m, dict): return False
+    own = f',\n "sha256": "{m.get("sha256")}"'.encode()                       # in the text as `commit` writes it
+    return _sha(text.replace(own, b'')) == m.get('sha256') or _sha(_dump({k: v for k,v in m.items() if k != 'sha256'})) == m.get('sha256')
+
+def _wrong(self, m, text):
     "What is wrong with a manifest or the files it lists, as a sentence; None if nothing."
-    rest = {k: v for k,v in m.items() if k != 'sha256'} if isinstance(m, dict) else None
-    if rest is None or m.get('sha256') != _sha(_dump(rest)):
-        return f'{self.path/"manifest.json"} was changed or cut off'
+    if not _agrees(m, text): return f'{self.path/"manifest.json"} was changed or cut off'
     for name,f in m['files'].items():
         try: size = (self.path/name).stat().st_size
         except FileNotFoundError: return f'{self.path/name} is missing'
@@ -102,11 +112,13 @@ def _lost(self):
 
 def _manifest(self):
     "What was last committed, or None where nothing was."
-    m = _json(self.path/'manifest.json')
-    while m is not None and (wrong := _wrong(self, m)):
-        m, last = _json(self.path/'manifest.json'), m
-        if m == last: raise _damaged(wrong)                     # else a writer has just committed: look again
-    if m is None and _lost(self): raise _damaged(f'{self.path/"manifest.json"} is missing')
+    path = self.path/'manifest.json'
+    m = _parsed(path, text := _text(path))
+    while text is not None and (wrong := _wrong(self, m, text)):
+        last, text = text, _text(path)
+        if text == last: raise _damaged(wrong)                  # else a writer has just committed: look again
+        m = _parsed(path, text)
+    if text is None and _lost(self): raise _damaged(f'{path} is missing')
     return m
 
 def _files(self, kind):
@@ -236,14 +248,17 @@ def _check_layout(path):
     "Look once whether a store is of an earlier layout."
     if path not in _checked: _refuse_old(path); _checked.add(path)
 
-def _scan(self)->dict: # name of a folder -> mark of the segment; None before its first commit
-    "What is there; no file is opened."
+def _folders(self):
     _check_layout(self.path)
     try: names = os.listdir(self.root)
-    except FileNotFoundError: return {}
+    except FileNotFoundError: return []
     except OSError as e: raise StoreError(f'store={str(self.path)!r} cannot be read ({e.strerror})') from None
+    return [n for n in names if n[0] != '.']
+
+def _scan(self)->dict: # name of a folder -> mark of the segment; None before its first commit
+    "What is there; no file is opened."
     root = str(self.root)
-    return {n: _mark(f'{root}/{n}') for n in sorted(names) if n[0] != '.'}
+    return {n: _mark(f'{root}/{n}') for n in sorted(_folders(self))}
 
 def _marks(self)->dict: # name of a segment -> mark
     "Has anything changed? Equal if nothing has."
@@ -278,7 +293,7 @@ def _discard(path):
 
 def _clear(self):
     "Remove what an interrupted removal left; under the lock of the store."
-    for gone in self.root.glob('.gone-*'):
+    for gone in [self.root/n for n in os.listdir(self.root) if n.startswith('.gone-')]:
         if gone.is_dir(): shutil.rmtree(gone, ignore_errors=True)
         else: gone.unlink(missing_ok=True)
 
@@ -313,13 +328,19 @@ def _close(segment):
     for n in ('.beat', '.lock', 'claim.json'): (segment.path/n).unlink(missing_ok=True)
 
 # %% ../../nbs/train/08_store.ipynb #494beec3
+_closed = set() # paths of segments that have a commit and no claim
+
 def _held(self,
     tidy:bool=False, # Clear away claims of the dead? Only under the lock of the store
 )->dict: # id of a replica -> segment
     "The replicas that somebody is training at this moment."
     out, root = {}, str(self.root)
-    for n,mark in self.scan().items():
-        if not os.path.exists(f'{root}/{n}/claim.json') and not (tidy and mark is None and _is_ours(self.root/n)): continue
+    for n in _folders(self):
+        if (path := f'{root}/{n}') in _closed: continue
+        mark = _mark(path)                                      # before the claim, which is there before the first commit
+        if not os.path.exists(f'{path}/claim.json'):
+            if mark and any(mark): _closed.add(path)
+            if mark or not (tidy and _is_ours(self.root/n)): continue
         s = Segment(self.root/n)
         out |= dict.fromkeys(_live(s, tidy), s)
     return out
