@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from ..tasks.config import refuse
 from .device import pick_device
 from .experiment import Experiment, event, happens, replica_ids
-from .events import interruptible, is_asked, is_watched, tell_watchers, wish
+from .events import ends_once, interruptible, is_asked, is_watched, tell_watchers, wish
 from .fit import interactive
 from .grid import Experiments
 from .loop import enlist, leaves_at, missing
@@ -234,16 +234,26 @@ def _news(store, shards, ids, done, tell):
             if c.segment.name.partition('.')[0] in mine: say(c.runs.drop(columns='terms').merge(c.replicas, on='key'))
     return look
 
-def _tell_ends(ends, said, shards, store):
-    "Tell watchers of each experiment, once, that is through with all its shards."
+def _begun_with(exp):
+    "The experiments whose weights one begins with, the earliest first."
+    for e in vars(exp.start).values() if exp.start is not None else ():
+        if isinstance(e, Experiment): yield from _begun_with(e); yield e
+
+def _tell_end(exp, store, others=(), ended=True):
+    "Tell watchers of a run, after others that it begins with; see first whether it has ended if that is not known."
+    try: run = Run(exp, store)
+    except StoreError: return                                    # it failed: `.failed` says so
+    if not ended and run.interrupted: return
+    for e in others: _tell_end(e, store)
+    tell_watchers(exp, run.step, run)
+
+def _tell_ends(ends, said, shards, store, stopped=False):
+    "Tell watchers of each experiment, once, that is through with all its shards; of a sweep that was stopped, also where others of a shard are not."
     if not is_watched(): return
     open = {o.id for o in shards} - {s['id'] for s in said if not s['stopped']}
-    waits = {e.id for o in shards if o.id in open for e in o.experiments}
-    for id in [i for i in ends if i not in waits]:
-        exp = ends.pop(id)
-        try: run = Run(exp, store)
-        except StoreError: continue                              # it failed: `.failed` says so
-        tell_watchers(exp, run.step, run)
+    waits, mine = ({e.id for o in shards if o.id in some for e in o.experiments} for some in (open, {o.id for o in shards}))
+    for id in [i for i in ends if stopped or i not in waits]:
+        _tell_end(exp := ends.pop(id), store, _begun_with(exp) if id in mine else (), id not in waits)
 
 def _check(experiments):
     if isinstance(experiments, Experiment): experiments = [experiments]
@@ -299,15 +309,17 @@ def sweep(
         _there(shards, store, how, bar, news, ask, executor, retries)
     stopped = False
     try:
-        for s in chain([None], work):
-            if s: said.append(s); news()
-            _tell_ends(ends, said, shards, store)
+        with ends_once():
+            for s in chain([None], work):
+                if s: said.append(s); news()
+                _tell_ends(ends, said, shards, store)
+            stopped = any(s['stopped'] for s in said)
+            _tell_ends(ends, said, shards, store, stopped)
         news(all=True)
     except KeyboardInterrupt: stopped = True                 # a second one: the first lets shards end by themselves
     finally:
         work.close()
         bar.close()
-    stopped |= any(s['stopped'] for s in said)
     failed = [f for s in said for f in s['failed']]
     if failed: warnings.warn(f'sweep: {len(failed)} replicas could not be trained; see .failed', stacklevel=2)
     return SweepResult(some, store, failed, time.monotonic() - begun, sum(s['taken'] for s in said), stopped, stop)
