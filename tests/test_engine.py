@@ -1,10 +1,14 @@
 """Whatever `fit` can do a sweep can: a start, weights at events, early leaving, and all of them together"""
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
 
-from grok_nb.all import (AdamW, Boolean, Continued, Experiment, Free, Hinge, LowRank, MLP, ModularArithmetic, SGD, Stop, Store, fit,
-                         open_run, sweep, transfer)
-from grok_nb.train import loop
+from grok_nb.all import (AdamW, Boolean, Continued, Cosine, Experiment, Free, Grokfast, Hinge, LabelNoise, LowRank, MLP, ModularArithmetic, Muon, NormScaled, SGD,
+                         Stop, Store, chain, fit, open_run, sweep, transfer)
+from grok_nb.train import loop, pool as engine
+from grok_nb.train.capture import Captured
 from grok_nb.train.events import watching
 from grok_nb.train.pool import Pool, seated
 from grok_nb.train.probes import Norms
@@ -150,9 +154,82 @@ def test_a_sweep_can_compile(tmp_path, monkeypatch):
     assert asked and result.run(0).environment['compile'] and result.run(1).finished
 
 
+class Late(SGD):
+    "An optimiser of one's own, which counts its steps in Python."
+    own_steps = False
+    def update(self, params, grads, state, t, loss=None, rate=1.): super().update(params, grads, state, t, loss, rate/(1 + t))
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    "Steps take the way of CUDA, where what is recorded knows tensors by their place, and nothing of Python any more; how often each of them was repeated."
+    made, step = [], Pool.step
+    def places(pool): return [v.data_ptr() for v in (pool.t, *pool.params.values(), *pool.opt.values())]
+    def of(pool):
+        def record(step, undo):
+            for _ in range(3): step()
+            undo()
+            held, counts, number = places(pool), [s.step for s in pool.seats], len(made)
+            made.append(0)
+            def again():
+                assert places(pool) == held
+                made[number] += 1
+                now = [s.step for s in pool.seats]
+                for s, k in zip(pool.seats, counts): s.step = k
+                step()
+                for s, k in zip(pool.seats, now): s.step = k
+            return again
+        return record
+    def pretended(pool):
+        engine._examples(pool)                                           # a stream is begun on the device there is
+        device, pool.device = pool.device, SimpleNamespace(type='cuda')
+        try: step(pool)
+        finally: pool.device = device
+    monkeypatch.setattr(engine, 'Captured', lambda pool, x, y: Captured(pool, x, y, record=of(pool)))
+    def on(): monkeypatch.setattr(Pool, 'step', pretended); return made
+    return on
+
+
+def outcome(exps, places=4):
+    pool = Pool([(e, i, None) for e in exps for i in range(len(e))], places, Stop(None))
+    for _ in pool.turns(): pass
+    assert not pool.failed, pool.failed
+    return {(s.exp.id, s.replica): (s.steps, s.rows, s.kept[-1][1]) for s in pool.done}
+
+
+wide = stream.but(dtype='float64')
+full = wide.but(task=ModularArithmetic(p=7, train_frac=.8), batch=None, optim=AdamW(.01), loss=weak.loss)
+recorded = dict(full=full, batches=full.but(batch=5, data_seed='own'), stream=wide, streams=wide.but(data_seed='own'), momentum=full.but(optim=SGD(.1, momentum=.9)),
+                muon=full.but(optim=Muon()), schedule=full.but(optim=chain(Cosine(20), SGD(.1))), filtered=full.but(optim=chain(Grokfast('ema'), AdamW(.01))))
+plain = dict(window=full.but(optim=chain(Grokfast('ma', window=3), AdamW(.01))), noise=wide.but(optim=chain(LabelNoise(kind='flip'), SGD(.1))),
+             scaled=full.but(optim=chain(NormScaled(5.), SGD(.1))), own=full.but(optim=Late(.1)))
+
+
+@pytest.mark.parametrize('kind', [*recorded, *plain])
+def test_recorded_steps_are_plain_steps(kind, recorder):
+    "As long as the seats stay as they are; who leaves or sits down makes a step be recorded anew."
+    exp = (recorded | plain)[kind]
+    exps = [exp.but(steps=6, seeds=1), exp, exp.but(steps=17, seeds=(5, 6))]       # five on four seats; who leaves is followed at the next turn
+    usual, made = outcome(exps), recorder()
+    found = outcome(exps)
+    assert found.keys() == usual.keys() and made == ([6, 1, 10, 6, 1] if kind in recorded else [])
+    for k, (steps, rows, weights) in usual.items():
+        assert found[k][0] == steps
+        np.testing.assert_allclose(found[k][1], rows, rtol=1e-10, atol=1e-13)
+        for n, w in weights.items(): torch.testing.assert_close(found[k][2][n], w, rtol=1e-9, atol=1e-12)
+
+
+def test_what_cannot_be_recorded_is_stepped(recorder, monkeypatch):
+    usual, made = outcome([full]), recorder()
+    def broken(step, undo): step(); raise RuntimeError('no graph today')
+    monkeypatch.setattr(engine, 'Captured', lambda pool, x, y: Captured(pool, x, y, record=broken))
+    with pytest.warns(UserWarning, match='could not be captured .no graph today.; steps are taken one by one'): found = outcome([full])
+    assert not made
+    for k, (steps, rows, _) in usual.items(): assert (found[k][0], found[k][1]) == (steps, rows)
+
+
 def test_threads_are_kept(tmp_path, monkeypatch):
     "Who goes on does so with as many threads as before, since another number rounds differently."
-    import torch
     exp, used = weak.but(steps=30), []
     def note(exp, state): used.append(torch.get_num_threads())
     monkeypatch.setattr(Pool, 'threads', property(lambda self: 2))

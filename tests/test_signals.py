@@ -4,14 +4,14 @@ import multiprocessing
 import os
 import platform
 import signal
-import tempfile
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
 import pytest
+from filelock import FileLock
 
 # Not `grok_nb.all`: other processes import this file
 from grok_nb.models.mlp import MLP
@@ -183,7 +183,7 @@ def under_way(store, p, n):
     return beats(store)
 
 
-def signs(pid): return list(Path(tempfile.gettempdir()).glob(f'grok_nb-sweep-{pid}-*'))
+def signs(store): return list((Path(store)/'segments').glob('.sweep-*'))
 
 
 ALL = bool(os.environ.get('GROK_NB_KILL'))           # as `make test-kill` sets it: each way to send it to each kind of pool, else each of both at least once
@@ -224,12 +224,58 @@ def test_workers_whose_parent_is_killed_commit_and_end(kind, tmp_path):
         until(lambda: p.exitcode is not None or soon.id in set(runs(store).query('finished').id), 'the short one is done')
         seen = under_way(store, p, 1)
         below = [o.pid for o in psutil.Process(p.pid).children(recursive=True)]
-        assert len(signs(p.pid)) == 1 and len(below) >= 2 and set(seen) < set(below)
+        assert len(signs(store)) == 1 and len(below) >= 2 and set(seen) < set(below)
         p.kill()
         p.join(LIMIT)
         until(lambda: not alive(below), 'the workers end')
     assert committed(store) >= sum(seen.values())
-    assert not signs(p.pid)                                         # nothing is left behind
+    assert not signs(store)                                         # nothing is left behind
+
+
+# --- wishes --------------------------------------------------------------------------------------------------------
+
+def wishing(store, kind, by):
+    "A sweep on an executor that is to stop once its workers are at work, by a wish of `ask` or of a watcher."
+    executor, n = (ThreadPoolExecutor(1), 1) if kind == 'thread' else (ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(kind)), 2)
+    seen, told = {}, []
+    def ask(*now):
+        stepped(store).with_suffix('.asked').open('a').write(f'{os.getpid()}\n')
+        told.append((now[0].id, now[1], committed(store)) if now else ())
+        seen.update(found if len(found := beats(store)) == n else {})
+        return 'stop' if seen else ''
+    mine = ask if by == 'sweep' else None
+    with executor as pool, watching(ask=None if mine else ask):
+        result = sweep(many, pool, store=store, device='cpu', progress=False, snapshot=never, ask=mine)
+    said = dict(stopped=result.stopped, failed=len(result.failed), taken=sum(seen.values()), pid=os.getpid(), told=told)
+    stepped(store).write_text(json.dumps(said))
+
+
+@pytest.mark.parametrize('kind, by', [('forkserver', 'sweep'), ('fork', 'watcher'), ('thread', 'sweep')])
+def test_a_wish_ends_a_sweep_on_any_executor(kind, by, tmp_path):
+    "Threads stand for the workers of a cluster, which are nobody's children either."
+    store = tmp_path/'store'
+    with forked(wishing, str(store), kind, by) as p:
+        until(lambda: p.exitcode is not None, 'the sweep and its workers end')
+        assert p.exitcode == 0
+    said = json.loads(stepped(store).read_text())
+    assert said['stopped'] and not said['failed'] and committed(store) >= said['taken'] > 0
+    assert set(stepped(store).with_suffix('.asked').read_text().split()) == {str(said['pid'])}       # not the copies that are born by forking
+    assert not Store(store).held() and not signs(store)
+    if by == 'watcher': assert {i for i, *_ in said['told']} == {e.id for e in many} and all(step <= most for _, step, most in said['told'])
+
+
+def test_what_others_train_is_not_held(tmp_path):
+    with ThreadPoolExecutor(1) as pool, pytest.warns(UserWarning, match='can be stopped, but not held'):
+        assert sweep([brief], pool, store=tmp_path, device='cpu', ask=lambda: 'hold').run(0).finished
+
+
+def test_signs_of_the_dead_are_cleared_away(tmp_path):
+    store = Store(tmp_path)
+    fit(brief.but(steps=1), store)
+    dead, alive = store.root/'.sweep-dead', FileLock(str(store.root/'.sweep-alive'))
+    dead.touch()
+    with alive, ThreadPoolExecutor(1) as pool: sweep([brief], pool, store=store, device='cpu')
+    assert signs(tmp_path) == [Path(alive.lock_file)]
 
 
 def child_says(caller, out):

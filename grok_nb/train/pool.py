@@ -242,23 +242,24 @@ def _step(self):
     x, y = _examples(self)
     self.t += 1
     counts = {s.step + 1 for s in self.seats}
-    if self.device.type == 'cuda': self._replayed(x, y)
-    else: _take(self, x, y, counts.pop() if len(counts) == 1 else self.t)
+    t = counts.pop() if len(counts) == 1 else self.t
+    if self.device.type == 'cuda': self._replayed(x, y, t)
+    else: _take(self, x, y, t)
     for s in self.seats: s.step += 1
     self.taken += len(self)
 
 Pool.step = _step
 
 # %% ../../nbs/train/16_pool.ipynb #88653a2c
-def _replayed(self, x, y):
+def _replayed(self, x, y, t):
     "A step on CUDA: replayed where that is possible, else taken as it is."
-    if self.replay is None and getattr(self.exp.optim, 'capturable', True):
+    if self.replay is None and self.exp.optim.capturable and self.exp.optim.own_steps:
         try: self.replay = Captured(self, x, y)
         except RuntimeError as e:
             warnings.warn(f'this step could not be captured ({e}); steps are taken one by one', stacklevel=2)
             self.replay = False
     if self.replay: self.replay(x, y)
-    else: self.take(x, y, self.t)
+    else: self.take(x, y, t)
 
 Pool._replayed, Pool.take = _replayed, _take
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from ..tasks.config import refuse
+from .events import ends_once, is_watched
 from .experiment import Experiment, eval_steps, event
 from .grid import Between, Experiments, _at, _check_space
 from .optional import install_hint
 from .stop import Stop
-from .sweep import SweepResult, condition, sweep
+from .sweep import SweepResult, _tell_end, condition, sweep
 
 # %% ../../nbs/train/19_search.ipynb #149b2e92
 def _optuna():
@@ -142,23 +143,28 @@ def search(
     study = optuna.create_study(sampler=_sampler(sampler, space, seed), pruner=pruner)
     for point in _every_point(space, n, seed) if sampler == 'grid' else (): study.enqueue_trial(point)
     batch, points, rounds = batch or (32 if sampler == 'tpe' else n), [], []
-    while len(points) < n:
-        some = [study.ask(known) for _ in range(min(batch, n - len(points)))]
-        points += [(_at(exp, t.params), t.params) for t in some]
-        rounds += _halve(study, {t.number: t for t in some}, points, when, _rungs(least, exp.steps, factor), kw)
+    with ends_once() as ended:
+        while len(points) < n:
+            some = [study.ask(known) for _ in range(min(batch, n - len(points)))]
+            points += [(_at(exp, t.params), t.params) for t in some]
+            rounds += _halve(study, {t.number: t for t in some}, points, when, _rungs(least, exp.steps, factor), ended, kw)
     all = Experiments([e for e,_ in points], pd.DataFrame([p for _,p in points]))
     rounds = pd.DataFrame(rounds)
     found = SweepResult(all, rounds.result.iloc[-1].store)
     return SearchResult(study, found, when, rounds.drop(columns='result'), int(rounds.taken.sum()))
 
-def _halve(study, alive, points, when, rungs, kw):
-    "Train some points in rounds, each longer and with fewer of them."
-    out = []
+def _halve(study, alive, points, when, rungs, ended, kw):
+    "Train some points in rounds, each longer and with fewer of them; the end of a point is told when it is dropped or done."
+    out, later = [], {points[n][0].id for n in alive} - ended
+    ended |= later
     for at in rungs:
         if not alive: break
         exps = Experiments([points[n][0] for n in alive])
         result = sweep(exps, stop=Stop(when, until=None if at == rungs[-1] else at), progress=False, **kw)
         out.append(dict(until=at, points=len(alive), taken=result.taken, result=result))
         if result.stopped: raise KeyboardInterrupt('search: stopped; the same call goes on from here')
-        alive = _round(study, alive, result, when, at, at == rungs[-1])
+        stay = _round(study, alive, result, when, at, at == rungs[-1])
+        over = {points[n][0].id: points[n][0] for n in alive if n not in stay}
+        for id in [i for i in over if i in later and is_watched()]: ended.discard(id); _tell_end(over[id], result.store)
+        later, alive = later - over.keys(), stay
     return out

@@ -106,13 +106,15 @@ def _follow_parent(pid):
     threading.Thread(target=follow, daemon=True).start()
 
 def _over(caller):
-    "A function that says whether the sweep is over that sent an shard."
-    if not _is_child(caller): return lambda: False
-    _follow_parent(os.getpid())
-    sign = Path(caller[2])
+    "A function that says whether the sweep is over that sent a shard; it looks for the sign twice a second."
+    if not caller: return lambda: False
+    sign, due, gone = Path(caller[2]), 0., False
+    if _is_child(caller): _follow_parent(os.getpid())
     def over():
-        if _parted.is_set(): sign.unlink(missing_ok=True)
-        return not sign.exists()
+        nonlocal due, gone
+        if _parted.is_set(): sign.unlink(missing_ok=True); return True
+        if (now := time.monotonic()) >= due: gone, due = not os.path.exists(sign), now + .5
+        return gone
     return over
 
 # %% ../../nbs/train/17_shard.ipynb #800a8641

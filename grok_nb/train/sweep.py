@@ -6,19 +6,20 @@
 __all__ = ['SweepResult', 'sweep', 'condition']
 
 # %% ../../nbs/train/18_sweep.ipynb #c64ebd57
-import json, os, platform, re, tempfile, time, warnings
+import json, os, platform, re, time, uuid, warnings
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, ProcessPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
 import numpy as np
 import pandas as pd
+from filelock import FileLock
 from tqdm.auto import tqdm
 from ..tasks.config import refuse
 from .device import pick_device
 from .experiment import Experiment, event, happens, replica_ids
-from .events import interruptible, is_watched, tell_watchers
+from .events import ends_once, interruptible, is_asked, is_watched, tell_watchers, wish
 from .fit import interactive
 from .grid import Experiments
 from .loop import enlist, leaves_at, missing
@@ -28,7 +29,7 @@ from .record import contents, find, metrics
 from .run import Run, index, open_run, view
 from .size import check_memory
 from .shard import _stopped, every_pair, make_shards, train_shard
-from .store import Store, StoreError
+from .store import Store, StoreError, _alone
 
 # %% ../../nbs/train/18_sweep.ipynb #6c929f54
 _known = ['id', 'replica', 'seed', 'step', 'ended', 'memorised', 'generalised', 'gap', *metrics, 'seconds']
@@ -138,27 +139,46 @@ def _beats(store, shards, bar):
         except (OSError, ValueError, TypeError): pass
 
 @contextmanager
-def _sign():
-    "A file that is there as long as a sweep lasts."
-    fd, name = tempfile.mkstemp(prefix=f'grok_nb-sweep-{os.getpid()}-')
-    os.close(fd)
-    try: yield Path(name)
-    finally: Path(name).unlink(missing_ok=True)
+def _sign(store):
+    "A locked file that is there as long as a sweep lasts; those of the dead are cleared away."
+    sign = FileLock(str(store.root/f'.sweep-{uuid.uuid4().hex}'))
+    with _alone(store):
+        for old in store.root.glob('.sweep-*'):
+            with suppress(OSError), FileLock(str(old), timeout=0): old.unlink(missing_ok=True)
+        sign.acquire()
+    try: yield sign
+    finally: _end(sign)
+
+def _end(sign):
+    sign.release()
+    Path(sign.lock_file).unlink(missing_ok=True)
 
 # %% ../../nbs/train/18_sweep.ipynb #896786b1
-def _there(shards, store, how, bar, news, executor, retries):
+def _wished(running, store, ask):
+    "What is wished of a sweep that others train; watchers are told the step that is committed."
+    said = ask() if ask else ''
+    if not said and is_asked():
+        exps = {e.id: e for o in running.values() for e in o.experiments}
+        known = find(store, [k for e in exps.values() for k in replica_ids(e)])
+        def at(e): return min(e.steps, max((known[k].step for k in replica_ids(e) if k in known), default=0))
+        said = next(filter(None, (wish(e, at(e)) for e in exps.values())), '')
+    if said == 'hold': warnings.warn('sweep: what an executor trains can be stopped, but not held; it goes on', stacklevel=2)
+    return said
+
+def _there(shards, store, how, bar, news, ask, executor, retries):
     "Have shards done by an executor."
+    if not shards: return
     tries, running = dict.fromkeys(shards, 0), {}
     def submit(o):
-        sent = dict(attempt=tries[o], caller=(platform.node(), os.getpid(), str(sign)))
+        sent = dict(attempt=tries[o], caller=(platform.node(), os.getpid(), sign.lock_file))
         try: running[executor.submit(train_shard, o, str(store.path), **sent, **how)] = o
         except Exception as e: yield _given_up(o, e)
-    with interruptible() as stop, _sign() as sign:
+    with interruptible() as stop, _sign(store) as sign:
         try:
             for o in shards: yield from submit(o)
             while running and not stop.is_set():
-                sign.touch()                                 # or a long sweep's would be swept away as an old file
                 done, _ = wait(running, max(.5, len(running)/1000), FIRST_COMPLETED)
+                if _wished(running, store, ask) == 'stop': stop.set()
                 if stop.is_set(): break
                 _beats(store, running.values(), bar)
                 news()
@@ -184,8 +204,8 @@ def _done(f, o, bar, tries, retries, submit):
         yield from submit(o)
 
 def _called_off(running, sign, executor):
-    "Have no more shards begun; processes of a pool end those they have, and are waited for."
-    sign.unlink(missing_ok=True)
+    "Have no more shards begun; workers end those they have, and processes of a pool are waited for."
+    _end(sign)
     begun = [f for f in running if not f.cancel()]
     if isinstance(executor, ProcessPoolExecutor): wait(begun)
     for f,o in running.items():
@@ -214,16 +234,26 @@ def _news(store, shards, ids, done, tell):
             if c.segment.name.partition('.')[0] in mine: say(c.runs.drop(columns='terms').merge(c.replicas, on='key'))
     return look
 
-def _tell_ends(ends, said, shards, store):
-    "Tell watchers of each experiment, once, that is through with all its shards."
+def _begun_with(exp):
+    "The experiments whose weights one begins with, the earliest first."
+    for e in vars(exp.start).values() if exp.start is not None else ():
+        if isinstance(e, Experiment): yield from _begun_with(e); yield e
+
+def _tell_end(exp, store, others=(), ended=True):
+    "Tell watchers of a run, after others that it begins with; see first whether it has ended if that is not known."
+    try: run = Run(exp, store)
+    except StoreError: return                                    # it failed: `.failed` says so
+    if not ended and run.interrupted: return
+    for e in others: _tell_end(e, store)
+    tell_watchers(exp, run.step, run)
+
+def _tell_ends(ends, said, shards, store, stopped=False):
+    "Tell watchers of each experiment, once, that is through with all its shards; of a sweep that was stopped, also where others of a shard are not."
     if not is_watched(): return
     open = {o.id for o in shards} - {s['id'] for s in said if not s['stopped']}
-    waits = {e.id for o in shards if o.id in open for e in o.experiments}
-    for id in [i for i in ends if i not in waits]:
-        exp = ends.pop(id)
-        try: run = Run(exp, store)
-        except StoreError: continue                              # it failed: `.failed` says so
-        tell_watchers(exp, run.step, run)
+    waits, mine = ({e.id for o in shards if o.id in some for e in o.experiments} for some in (open, {o.id for o in shards}))
+    for id in [i for i in ends if stopped or i not in waits]:
+        _tell_end(exp := ends.pop(id), store, _begun_with(exp) if id in mine else (), id not in waits)
 
 def _check(experiments):
     if isinstance(experiments, Experiment): experiments = [experiments]
@@ -260,7 +290,7 @@ def sweep(
     progress:bool=True, # Show a progress bar, where somebody watches?
     retries:int=3, # How often a shard whose worker was lost is tried again
     tell=None, # Called with the row of each replica that is done, as a dict
-    ask=None, # Called at every turn, without an executor: '' to go on, 'hold' to wait, 'stop' to end
+    ask=None, # Called at every turn: '' to go on, 'hold' to wait (without an executor), 'stop' to end
     heed=None, # Called about once a second with the number of steps taken, and of those left
 )->SweepResult:
     "Train many experiments; Ctrl-C returns what was done so far, and the next call goes on."
@@ -276,18 +306,20 @@ def sweep(
     bar = _Bar(shards, {k: r.step for k,r in known.items()}, progress, heed)
     news, said, ends = _news(store, shards, {e.id for e in some}, done, tell), [], {e.id: e for e in some}
     work = _here(shards, store, how, bar, news, ask) if executor is None else \
-        _there(shards, store, how, bar, news, executor, retries)
+        _there(shards, store, how, bar, news, ask, executor, retries)
     stopped = False
     try:
-        for s in chain([None], work):
-            if s: said.append(s); news()
-            _tell_ends(ends, said, shards, store)
+        with ends_once():
+            for s in chain([None], work):
+                if s: said.append(s); news()
+                _tell_ends(ends, said, shards, store)
+            stopped = any(s['stopped'] for s in said)
+            _tell_ends(ends, said, shards, store, stopped)
         news(all=True)
     except KeyboardInterrupt: stopped = True                 # a second one: the first lets shards end by themselves
     finally:
         work.close()
         bar.close()
-    stopped |= any(s['stopped'] for s in said)
     failed = [f for s in said for f in s['failed']]
     if failed: warnings.warn(f'sweep: {len(failed)} replicas could not be trained; see .failed', stacklevel=2)
     return SweepResult(some, store, failed, time.monotonic() - begun, sum(s['taken'] for s in said), stopped, stop)

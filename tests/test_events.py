@@ -1,0 +1,71 @@
+"Watchers hear of the end of each run once, whoever trained it and wherever"
+from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
+
+import pytest
+
+from conftest import children
+from grok_nb.all import AdamW, Continued, Experiment, Free, MLP, ModularArithmetic, fit, runs, search, sweep, transfer
+from grok_nb.train.events import watching
+
+weak = Experiment(ModularArithmetic(p=7, train_frac=.8), MLP(width=8, embed=Free(3)), AdamW(lr=.03), steps=12, seeds=3)
+strong = [transfer(weak, weak.but({'model.embed': Free(6), 'optim.lr': lr}), at='end') for lr in (.01, .02)]
+
+
+def heard(do, *args, **kw):
+    "What a call gives, and the ends that it told of: id -> how often, and whether all had ended."
+    ends, done = Counter(), []
+    def tell(exp, step, run):
+        if run is None: return
+        assert run.config.id == exp.id and run.step == step
+        ends[exp.id] += 1
+        done.append(not run.interrupted)
+    with watching(tell=tell): out = do(*args, progress=False, **kw)
+    return out, ends, all(done)
+
+
+def once(*exps): return {e.id: 1 for e in exps}
+
+
+@pytest.fixture(scope='module')
+def pool():
+    with ProcessPoolExecutor(2, mp_context=children) as p: yield p
+
+
+@pytest.fixture(params=['here', 'there'])
+def executor(request): return request.getfixturevalue('pool') if request.param == 'there' else None
+
+
+def test_a_sweep_tells_each_end_once(executor, tmp_path):
+    "Also of what others begin with, and if its replicas are in several shards; not of what failed."
+    lost = weak.but(start=Continued(weak.but({'model.width': 5})))
+    some = [weak, *strong, weak.but(lr=1e30), lost]
+    with pytest.warns(UserWarning, match='3 replicas could not be trained'):
+        result, ends, done = heard(sweep, some, executor, store=tmp_path, device='cpu', places=1)
+    assert result.failed.number.unique().tolist() == [4] and ends == once(*some[:4]) and done
+    assert heard(sweep, some[:4], executor, store=tmp_path, device='cpu')[1:] == (once(*some[:4]), True)      # they are in the store: the same again
+
+
+def test_the_end_of_what_others_begin_with_is_told(executor, tmp_path):
+    assert heard(sweep, strong, executor, store=tmp_path/'sweep', device='cpu')[1:] == (once(weak, *strong), True)
+    merged = strong[0].but({'model.embed': Free(6), 'steps': 5, 'start': Continued(strong[0], merge=True)})
+    assert heard(sweep, [merged], executor, store=tmp_path/'chain', device='cpu')[1:] == (once(weak, strong[0], merged), True)
+    assert heard(fit, merged, tmp_path/'fit', device='cpu')[1:] == (once(weak, strong[0], merged), True)
+
+
+def test_a_stopped_sweep_tells_of_what_is_done(executor, tmp_path):
+    "They share replicas, and so a shard."
+    long, count = weak.but(steps=10**7), []
+    def ask():
+        count.append(set(runs(tmp_path).query('finished').id) if len(count) % 50 == 0 or executor else set())
+        return 'stop' if weak.id in count[-1] else ''
+    result, ends, done = heard(sweep, [weak, long], executor, store=tmp_path, device='cpu', snapshot=0, ask=ask)
+    assert result.stopped and ends == once(weak) and done
+
+
+def test_a_search_tells_of_a_point_when_it_is_dropped_or_done(executor, tmp_path):
+    "And not after each of its rounds; a point that is asked for again is the same run."
+    def look(progress): return search(weak.but(steps=27), {'optim.lr': [.001, .003, .01, .03]}, 6, least=3, batch=3, executor=executor, store=tmp_path, device='cpu')
+    found, ends, done = heard(look)
+    assert len(found.rounds) > 2 and ends == once(*found.result.experiments) and len(ends) < 6 and done
+    assert heard(look)[1] == ends                                      # all of it is in the store
