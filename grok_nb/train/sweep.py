@@ -234,6 +234,7 @@ def _news(store, shards, ids, done, tell):
             if c.segment.name.partition('.')[0] in mine: say(c.runs.drop(columns='terms').merge(c.replicas, on='key'))
     return look
 
+# %% ../../nbs/train/18_sweep.ipynb #35fdea9a
 def _begun_with(exp):
     "The experiments whose weights one begins with, the earliest first."
     for e in vars(exp.start).values() if exp.start is not None else ():
@@ -255,6 +256,7 @@ def _tell_ends(ends, said, shards, store, stopped=False):
     for id in [i for i in ends if stopped or i not in waits]:
         _tell_end(exp := ends.pop(id), store, _begun_with(exp) if id in mine else (), id not in waits)
 
+# %% ../../nbs/train/18_sweep.ipynb #b603260e
 def _check(experiments):
     if isinstance(experiments, Experiment): experiments = [experiments]
     for e in experiments:
