@@ -51,6 +51,12 @@ class Noise:
         place = torch.arange(self.first*each, (self.first + shape[0])*each, device=key.device).view(shape)
         return _uniform(key.view(*key.shape, *[1]*len(shape)), place)
 
+    def behind(self,
+        n:int, # How many examples come before
+    ):
+        "The noise of the examples that follow."
+        return Noise(self.seeds, self.step, self.first + n)
+
     def one(self,
         key:torch.Tensor, # One of `keys`
     ):
@@ -94,8 +100,7 @@ def dropout(
     features:int=0, # How many of the last axes are dropped together
 )->torch.Tensor:
     "Drop units at random; what comes in goes out where there is no noise."
-    noise = _now.get()
-    if noise is None or not drops(p): return h
+    if not drops(p) or (noise := _now.get()) is None: return h
     each = h.shape[1:h.dim() - features]
     if isinstance(p, tuple): p = torch.tensor(p, dtype=h.dtype, device=h.device).view(-1, *[1]*(h.dim() - 1))
     kept = (noise.uniform(each).to(h.dtype).view(*h.shape[:1], *each, *[1]*features) >= p)

@@ -51,15 +51,15 @@ def _train(exp, store, stop, device, progress, snapshot, compile):
 def first_weights(
     exp:Experiment, # One with a `start`, or without
     **how, # Arguments of `fit`
-)->dict: # name -> `(R, ...)`
-    "The weights an experiment begins with, where it does not draw them; what they come from is trained if need be."
-    if exp.start is None: return {}
+)->tuple: # weights and state of the optimiser, each name -> `(R, ...)`
+    "What an experiment begins with, where it does not draw it; what it comes from is trained if need be."
+    if exp.start is None: return {}, {}
     exp.start.fits(exp)
     def train(other):
         run = fit(other, **how)
         if not run.finished: raise KeyboardInterrupt('fit: stopped before the start was there')
         return run
-    return exp.start.weights(exp, train)
+    return exp.start.weights(exp, train), exp.start.state(exp, train)
 
 # %% ../../nbs/train/10_fit.ipynb #e85e4400
 def fit(

@@ -9,11 +9,11 @@ __all__ = ['Stop', 'unknown', 'why']
 import math
 import torch
 from ..tasks.config import Config, config, one_of, refuse, ruled, whole
-from .experiment import column, condition, happens
+from .experiment import canonical, column, happens
 
 # %% ../../nbs/train/15_stop.ipynb #38bd52b0
 def _condition(v):
-    return None if v is None else condition(v)
+    return None if v is None else canonical(v)
 
 def _maybe(default): return ruled("a condition such as 'test accuracy >= .99', or None", _condition, default)
 
