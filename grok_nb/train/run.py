@@ -16,7 +16,7 @@ import torch
 from pandas.api.extensions import ExtensionArray, ExtensionDtype, take
 from ..models.bank import Bank, make_bank
 from ..tasks.config import Config, ConfigError, digest, lengths, paths, refuse
-from .experiment import Experiment, column, event, happens, keep_steps, measured_at, replica_ids
+from .experiment import Experiment, Later, column, event, happens, keep_steps, measured_at, replica_ids
 from .record import Replica, _lazily, _small, config_text, contents, find, first_steps, lost_at, metrics, revive, terms
 from .fold import Store                          # with names, removal and folding
 from .store import StoreError
@@ -105,6 +105,8 @@ _too_early = 'it has no measurements yet: the run was stopped before its first c
 class Run:
     "What an experiment gave. Read-only and lazy."
     cached = False # Did `fit` find it in the store, finished?
+    plot, timeline = Later('grok_nb.analysis.curves'), Later('grok_nb.analysis.curves')
+    to_dataframe, save_figure = Later('grok_nb.analysis.elsewhere'), Later('grok_nb.analysis.elsewhere')
 
     def __init__(self,
         exp:Experiment, # Which

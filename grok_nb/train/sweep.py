@@ -17,7 +17,7 @@ import pandas as pd
 from tqdm.auto import tqdm
 from ..tasks.config import refuse
 from .device import pick_device
-from .experiment import Experiment, canonical, column, happens, replica_ids
+from .experiment import Experiment, Later, canonical, column, happens, replica_ids
 from .events import interruptible, is_watched, tell_watchers
 from .fit import interactive
 from .grid import Experiments
@@ -64,6 +64,8 @@ def _assemble(experiments, store, failed, stop):
 # %% ../../nbs/train/18_sweep.ipynb #0e55b1a2
 class SweepResult:
     "What became of the experiments of a sweep."
+    phase_diagram, plot = Later('grok_nb.analysis.phase_diagram'), Later('grok_nb.analysis.phase_diagram')
+
     def __init__(self,
         experiments:Experiments, # Which
         store:Store, # Where they are kept
