@@ -17,7 +17,7 @@ from ..tasks.config import Config, ConfigError, paths, replica_of
 from ..tasks.noise_labels import NoiseLabels
 from ..tasks.seeds import generator
 from ..tasks.task import Sampled
-from .experiment import Experiment, can_be_chunked, count_looks, keep_steps, shares_data
+from .experiment import Experiment, can_be_chunked, count_looks, keep_steps, seed_of, shares_data
 from .gradients import gradients
 
 # %% ../../nbs/train/09_size.ipynb #b0d509c7
@@ -69,7 +69,7 @@ def _on_trial(model, draw):
 
 def _shapes(exp):
     "name -> shape of each parameter of one replica."
-    made = _on_trial(exp.model, lambda: replica_of(exp.model, 0).init(exp.task, generator('init', exp.init_seeds[0])))
+    made = _on_trial(exp.model, lambda: replica_of(exp.model, 0).init(exp.task, generator('init', seed_of(exp, 0))))
     return {k: v.shape for k,v in sorted(made.items())}
 
 # %% ../../nbs/train/09_size.ipynb #38e01fdd

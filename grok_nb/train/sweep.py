@@ -233,6 +233,7 @@ def _check(experiments):
     for e in experiments:
         if not isinstance(e, Experiment): refuse('sweep', 'experiments', e, 'a list of Experiments')
     if not experiments: refuse('sweep', 'experiments', experiments, 'at least one Experiment')
+    if (n := sum(map(len, experiments))) > 10**7: refuse('sweep', 'experiments', f'{n:,} replicas', 'at most 10,000,000 replicas in all')
     return experiments if hasattr(experiments, 'coordinates') else Experiments(experiments)
 
 def _enlist(store, pairs):

@@ -216,8 +216,7 @@ def forward_flops(
     "Operations of a forward pass."
     bank = make_bank(model, task, device='meta')
     def count(n):
-        shape = (n, task.length) if task.vocab else (n, task.features)
-        x = torch.zeros(shape, dtype=torch.long if task.vocab else torch.float32, device='meta')
+        x = torch.zeros(n, *task.shape, dtype=torch.long if task.vocab else torch.float32, device='meta')
         with FlopCounterMode(display=False) as c, torch.no_grad(): model.plain(bank.params, x)
         return c.get_total_flops()
     a, b = count(64), count(128)
