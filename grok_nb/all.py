@@ -9,8 +9,8 @@ __all__ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 
            'Experiment', 'Experiments', 'Exponential', 'Filter', 'Fixed', 'Free', 'Frequencies', 'GD', 'GaussianGap',
            'GramNet', 'Grokfast', 'Group', 'GroupComposition', 'Handover', 'He', 'Hinge', 'IdealXOR', 'Init', 'L2',
            'L2nu', 'LabelNoise', 'Linear', 'Linearised', 'LogCrossEntropy', 'LogTime', 'Logistic', 'Loss',
-           'LossNormalised', 'LowRank', 'MLP', 'MSE', 'Margin', 'MatrixCompletion', 'MatrixFactorisation', 'Model',
-           'ModularArithmetic', 'Movement', 'Muon', 'Network', 'NoiseLabels', 'NormScaled', 'Normal', 'Norms',
+           'LossNormalised', 'LowRank', 'MLP', 'MSE', 'Margin', 'MatrixCompletion', 'MatrixFactorisation', 'Metric',
+           'Model', 'ModularArithmetic', 'Movement', 'Muon', 'Network', 'NoiseLabels', 'NormScaled', 'Normal', 'Norms',
            'Nuclear', 'Optimiser', 'Penalty', 'Perpendicular', 'Prediction', 'Probe', 'Product', 'PyTorch',
            'Quaternion', 'Recovery', 'Run', 'SGD', 'Sampled', 'Scaled', 'Sign', 'Sparse', 'SparseLinear', 'StableMax',
            'Start', 'Stop', 'Store', 'StoreError', 'SweepResult', 'Symmetric', 'Task', 'Transformer', 'WarmUp',
@@ -88,7 +88,7 @@ from .train.flow import flow
 from .train.gram import GramNet, draw_gram
 from .train.grid import Between, Experiments
 from .train.losses import (Correlation, CrossEntropy, Exponential, Hinge, LogCrossEntropy,
-                                  Logistic, Loss, MSE, StableMax)
+                                  Logistic, Loss, Metric, MSE, StableMax)
 from .train.optim import Adam, AdamW, GD, Muon, Optimiser, SGD
 from .train.penalties import L2, L2nu, Nuclear, Penalty
 from .train.stop import Stop
@@ -112,7 +112,7 @@ _all_ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 'B
          'Grokfast', 'Group', 'GroupComposition', 'Handover', 'He', 'Hinge', 'IdealXOR', 'Init',
          'L2', 'L2nu', 'LabelNoise', 'Linear', 'Linearised', 'LogCrossEntropy', 'LogTime',
          'Logistic', 'Loss', 'LossNormalised', 'LowRank', 'MLP', 'MSE', 'Margin',
-         'MatrixCompletion', 'MatrixFactorisation', 'Model', 'ModularArithmetic', 'Movement',
+         'MatrixCompletion', 'MatrixFactorisation', 'Metric', 'Model', 'ModularArithmetic', 'Movement',
          'Muon', 'Network', 'NoiseLabels', 'NormScaled', 'Normal', 'Norms', 'Nuclear', 'Optimiser',
          'Penalty', 'Perpendicular', 'Prediction', 'Probe', 'Product', 'PyTorch', 'Quaternion',
          'Recovery', 'Run', 'SGD', 'Sampled', 'Scaled', 'Sign', 'Sparse', 'SparseLinear',

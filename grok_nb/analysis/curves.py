@@ -34,11 +34,11 @@ def _frame(source, where):
     allowed = 'a Run, or a frame with step, split, replica, and accuracy or loss'
     refuse(where, 'source', type(source).__name__, allowed)
 
-def _metric(h, metric, where):
+def _metric(h, metric, where, names=('accuracy', 'loss')):
     "The metric that was asked for; accuracy, or loss where there is none."
     known = 'accuracy' in h and h.accuracy.notna().any()
     if metric is None: metric = 'accuracy' if known or 'loss' not in h else 'loss'
-    if metric not in ('accuracy', 'loss'): refuse(where, 'metric', metric, "'accuracy' or 'loss'")
+    if metric not in names: refuse(where, 'metric', metric, ' or '.join(map(repr, names)))
     if metric not in h: refuse(where, 'metric', metric, 'a column of the history')
     return metric
 
@@ -80,12 +80,12 @@ Run.timeline = timeline
 # %% ../../nbs/analysis/02_curves.ipynb #3a2219bd
 def plot(
     source, # A `Run`, or a tidy history
-    metric:str=None, # 'accuracy' or 'loss'; accuracy, unless the task has none
+    metric:str=None, # 'accuracy', 'loss', or another one of the experiment; accuracy, unless the task has none
     ax=None, # Where to draw; a new figure if left out
 ):
     "Train and test curves with a band over replicas, on logarithmic steps."
     h = _frame(source, 'plot')
-    metric = _metric(h, metric, 'plot')
+    metric = _metric(h, metric, 'plot', list(dict.fromkeys(['accuracy', 'loss', *h.columns.drop(['step', 'split', 'replica'])])))
     h = h[h.step > 0]   # a logarithm has no place for step 0
     if h.empty:
         refuse('plot', 'source', 'a history of step 0 alone', 'measured at a later step too')

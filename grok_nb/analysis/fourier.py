@@ -165,13 +165,13 @@ def heatmap(
     dim:int=None, # The axis of a tensor that runs over the residues
 ):
     "Power of every neuron over frequencies, neurons sorted by their strongest frequency."
-    import seaborn  # noqa: F401 (it brings the colours)
+    import seaborn as sns
     if ax is None:
         use_style()
         ax = plt.subplots(figsize=(4, 3.2), layout='constrained')[1]
     p = shares(source, True, table, order, dim)[replica].numpy()
     rows = np.argsort(p.argmax(1), kind='stable')
-    hues = plt.get_cmap('rocket_r', 20)                       # steps of 0.05
+    hues = sns.color_palette('rocket_r', as_cmap=True).resampled(20)         # steps of 0.05
     image = ax.imshow(p[rows], aspect='auto', cmap=hues, vmin=0, vmax=1,
                       extent=(.5, p.shape[1] + .5, len(p), 0), interpolation='nearest')
     ax.set(xlabel='frequency', ylabel='neuron, sorted')

@@ -12,6 +12,7 @@ __all__ = ['rows', 'usual_loop', 'our_loop', 'Race', 'UsualParity', 'parity_race
 # %% ../../nbs/lab/02_bench.ipynb #c148f0bd
 import fnmatch, json, os, platform, subprocess, sys, time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 import numpy as np
 import pandas as pd
@@ -513,9 +514,7 @@ def _jax(race):
     if race.jax is None: return None
     one = '--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1'
     os.environ.setdefault('XLA_FLAGS', one)                       # before JAX is imported
-    try: import jax.numpy                                         # noqa: F401
-    except ImportError: return None
-    return race.jax()
+    return race.jax() if find_spec('jax') else None
 
 def _scan(step, state, k, args=()):
     "A function that takes `k` steps of JAX."

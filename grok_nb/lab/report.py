@@ -73,7 +73,7 @@ def readable(
     t = run.timeline().drop(columns='inverse').astype(object)
     return t.where(t.notna(), 'never')
 
-def _real(run): return run.config.task.target == 'real'
+def _real(run): return run.config.task.target in ('real', 'none')
 
 def _sentence(run):
     "What happened, in a sentence."

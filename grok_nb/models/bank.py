@@ -27,7 +27,7 @@ class Model(Config):
 
     def forward(self,
         params:dict, # name -> tensor `(R, ...)`
-        x:torch.Tensor, # inputs `(n, length)` or `(n, features)` for all replicas, or `(R, n, ...)`
+        x:torch.Tensor, # inputs `(n, ...)` for all replicas, or `(R, n, ...)`
     )->torch.Tensor: # `(R, n, outputs)`
         "The outputs of all replicas."
         raise NotImplementedError
@@ -35,6 +35,10 @@ class Model(Config):
     def plain(self, params:dict, x:torch.Tensor)->torch.Tensor:
         "The same outputs computed without short cuts, so that every activation is there to see."
         return self.forward(params, x)
+
+    def by_batch(self, params:dict)->bool:
+        "Do the outputs of an example depend on the others in its batch?"
+        return False
 
     def neurons(self, params:dict)->torch.Tensor: # `(R, width)`
         "Squared norm of all weights into and out of each hidden neuron."

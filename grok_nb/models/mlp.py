@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from .bank import Model, looking, note, product
 from .embed import Embedding, inputs
 from .init import Init, PyTorch
+from .noise import all_or_none, dropout
 from .tables import look_up
-from ..tasks.config import config, one_of, part, real, refuse, whole
+from ..tasks.config import added, config, one_of, part, real, refuse, whole
 
 # %% ../../nbs/models/04_mlp.ipynb #a990d3e6
 def _power(k):
@@ -49,7 +50,9 @@ class MLP(Model):
     weights:Init = part(Init, PyTorch()) # How weights and biases are drawn
     zero:str = one_of('none', 'last') # Does the last layer start at zero?
     train:str = one_of('all', 'last', 'hidden') # Which layers are trained
+    dropout:float = added(real(0., low=0, high=1, open='high', varies=True)) # Share of the hidden units that a step of training drops
 
+    def check(self): all_or_none(self)
     def init(self, task, g): return dict(_draw(self, task, g))
 
     def tables(self,
@@ -112,7 +115,7 @@ def _upper(self, params, z):
     for i in range(self.depth):
         act = activations[self.act]
         if not looking() and not z._is_view(): act = _in_place.get(self.act, act)
-        h = note(f'hidden{i}', act(note(f'pre{i}', z)))
+        h = dropout(note(f'hidden{i}', act(note(f'pre{i}', z))), self.dropout)
         z = _affine(h, params[f'W{i + 1}'], params.get(f'b{i + 1}'))
     return z
 

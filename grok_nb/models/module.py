@@ -6,16 +6,19 @@
 __all__ = ['Sizes', 'sizes_of', 'drawing', 'Network', 'network', 'build_module']
 
 # %% ../../nbs/models/09_module.ipynb #2837fd4f
-import copy, inspect
-from contextlib import ExitStack, contextmanager
+import copy, inspect, math
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import fields
 from functools import lru_cache
 from threading import get_ident
 from typing import NamedTuple
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
+from torch.overrides import TorchFunctionMode
 from .bank import Bank, Model, note
+from .noise import Noise, noise_now, noisy
 from ..tasks.config import config, one_of, real, refuse, ruled, whole
 from ..tasks.seeds import generator
 from ..tasks.task import Task
@@ -27,6 +30,7 @@ class Sizes(NamedTuple):
     length:int # How many tokens make one input
     features:int # How many real numbers make one input; None for tokens
     outputs:int # How many numbers to put out
+    shape:tuple # The axes of one input
 
 def sizes_of(
     task:Task, # What is learnt
@@ -34,9 +38,17 @@ def sizes_of(
     "The sizes of a task."
     return Sizes(*(getattr(task, k) for k in Sizes._fields))
 
-_sizes, _constants = 'module:sizes', 'module:constants' # a module cannot have such names itself
-def _to_shape(s): return torch.zeros(0, *(v or 0 for v in s), dtype=torch.float32)
-def _from_shape(t): return Sizes(*(v or None for v in t.shape[-4:]))
+_sizes, _constants, _axes = 'module:sizes', 'module:constants', 'module:shape' # a module cannot have such names itself
+def _empty(*axes): return torch.zeros(0, *axes, dtype=torch.float32)
+def _to_shapes(s):
+    "The sizes as shapes of empty tensors; the axes of an input only where they are not clear from the rest."
+    clear = s.shape == (s.length if s.vocab else s.features,)
+    return {_sizes: _empty(*(v or 0 for v in s[:4]))} | ({} if clear else {_axes: _empty(*s.shape)})
+
+def _from_shapes(params, lead=1):
+    "The sizes that travel with the parameters of a bank, behind so many axes."
+    v, l, f, o = (k or None for k in params[_sizes].shape[lead + 1:])
+    return Sizes(v, l, f, o, tuple(params[_axes].shape[lead + 1:]) if _axes in params else (l if v else f,))
 
 # %% ../../nbs/models/09_module.ipynb #d13331c9
 @contextmanager
@@ -68,7 +80,7 @@ def _tensors(m):
 
 def _named(m, params):
     "The tensors of a bank by the names they have in a module."
-    out = {k: v for k,v in params.items() if k not in (_sizes, _constants)}
+    out = {k: v for k,v in params.items() if k not in (_sizes, _constants, _axes)}
     fixed = _fixed(m)
     parts = params[_constants].split([t.numel() for t in fixed.values()], 1) if fixed else ()
     for (k,t),v in zip(fixed.items(), parts):
@@ -85,12 +97,12 @@ def _template(model, sizes, thread): return _build(model, sizes, generator('temp
 
 class Network(Model):
     "A model made from an `nn.Module`; `network` makes one."
-    frozen = _sizes, _constants
+    frozen = _sizes, _constants, _axes
 
     def init(self, task, g):
         sizes = sizes_of(task)
-        _accept(self, sizes)
-        return _tensors(_build(self, sizes, g)) | {_sizes: _to_shape(sizes)}
+        _accept(self, sizes, task.target_shape if task.target in ('class', 'sign') else ())
+        return _tensors(_build(self, sizes, g)) | _to_shapes(sizes)
 
     def forward(self, params, x): return _run(self, params, x)[0]
 
@@ -99,17 +111,42 @@ class Network(Model):
         for k,v in seen.items(): note(k, v)
         return out
 
+    def by_batch(self, params): return _traits(self, _from_shapes(params)).by_batch
+
+# %% ../../nbs/models/09_module.ipynb #9ed2b44a
+_drops = {F.dropout: 0, F.dropout1d: 1, F.dropout2d: 2, F.dropout3d: 3} # how many of the last axes are dropped together
+
+class _Dropping(TorchFunctionMode):
+    "Dropout takes its mask from the noise of one replica."
+    def __init__(self, noise):
+        super().__init__()
+        self.noise, self.asked = noise, False
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func not in _drops: return func(*args, **(kwargs or {}))
+        given = inspect.signature(func).bind(*args, **(kwargs or {}))
+        given.apply_defaults()
+        x, p, training = (given.arguments[k] for k in ('input', 'p', 'training'))
+        self.asked |= bool(p)
+        if self.noise is None or not training or not p: return x
+        axes, together = x.shape[:x.dim() - _drops[func]], [1]*_drops[func]
+        return x*(self.noise.uniform(axes).view(*axes, *together) >= p)/(1 - p)
+
 # %% ../../nbs/models/09_module.ipynb #e72ee89e
 def _run(model, params, x, look=False):
     "Outputs of a bank, and with `look` what every submodule gave."
-    m = _template(model, _from_shape(params[_sizes]), get_ident())
-    def one(named, x):
-        with _watched(m if look else None) as seen: out = functional_call(m, named, (x,))
+    sizes, noise = _from_shapes(params), noise_now()
+    m, drops = _template(model, sizes, get_ident()), _traits(model, sizes).drops
+    if m.training != (noise is not None): m.train(noise is not None)
+    def one(named, x, key):
+        dropped = _Dropping(noise and noise.one(key)) if drops else nullcontext()
+        with _watched(m if look else None) as seen, dropped: out = functional_call(m, named, (x,))
         return out, dict(seen)
-    named, own = _named(m, params), x.dim() > 2
-    if lone := _lone(named, x.shape[-2]):
+    named, own, key = _named(m, params), x.dim() > 1 + len(sizes.shape), noise.keys if drops and noise else None
+    if lone := _lone(named, x.shape[int(own)]):
         named, x = {k: v.expand(2, *v.shape[1:]) for k,v in named.items()}, x.expand(2, *x.shape[1:]) if own else x
-    out, seen = torch.vmap(one, in_dims=(0, 0 if own else None))(named, x)
+        key = key if key is None else key.expand(2)
+    out, seen = torch.vmap(one, in_dims=(0, 0 if own else None, None if key is None else 0))(named, x, key)
     if lone: out, seen = out[:1], {k: v[:1] for k,v in seen.items()}
     return (out[..., None] if out.dim() == 2 else out), seen
 
@@ -169,7 +206,7 @@ def _no(model, what, allowed): refuse(type(model).__name__, 'module', what, allo
 
 _cannot = {'data-dependent control flow': 'one without `if` on tensors: use torch.where',
            '.item()': 'one without .item(): keep numbers as tensors',
-           'random operation': 'one without random numbers, which a resumed run could not repeat',
+           'random operation': 'one without random numbers but those of F.dropout: a resumed run could not repeat them',
            'aten::lstm': 'one that vmap can follow: write the recurrence of the LSTM out',
            'aten::gru': 'one that vmap can follow: write the recurrence of the GRU out'}
 
@@ -185,8 +222,6 @@ def _check_parts(model, m):
         if getattr(sub, 'track_running_stats', False):
             _no(model, called, 'one without running statistics, which are state: '
                 'track_running_stats=False, LayerNorm or GroupNorm')
-        if isinstance(sub, nn.modules.dropout._DropoutNd) and sub.p:
-            _no(model, called, 'one without dropout, which a resumed run could not repeat: p=0')
         for k,v in vars(sub).items():
             if not isinstance(v, torch.Tensor): continue
             _no(model, f'{called}.{k}', 'a buffer: self.register_buffer(name, tensor)')
@@ -210,16 +245,16 @@ def _same(a, b): return torch.equal(a, b) if isinstance(a, torch.Tensor) else a 
 
 def _check_pure(model, m, x, outputs):
     "Refuse a module that remembers, draws random numbers, or gives outputs of the wrong shape."
-    m = copy.deepcopy(m)
+    m = copy.deepcopy(m).eval()
     before = _state(m)
-    with drawing(generator('check')): out, again = m(x), m(x)
+    with drawing(generator('check')), _Dropping(None): out, again = m(x), m(x)
     after = _state(m)
     for k in before.keys() | after.keys():
         if k not in before or not _same(before[k], after.get(k)):
             _no(model, k, 'one that changes nothing of itself when it is called')
     n, shape = len(x), tuple(getattr(out, 'shape', (type(out).__name__,)))
-    if shape != (n, outputs) and (shape, outputs) != ((n,), 1):
-        _no(model, f'one that gives {shape}', f'one that gives (n, {outputs}), here {(n, outputs)}')
+    if shape != (n, *outputs) and (shape, outputs) != ((n,), (1,)):
+        _no(model, f'one that gives {shape}', f'one that gives (n, {", ".join(map(str, outputs))}), here {(n, *outputs)}')
     if not torch.equal(out, again): _no(model, type(m).__name__, _cannot['random operation'])
     return out
 
@@ -227,12 +262,13 @@ def _check_pure(model, m, x, outputs):
 def _check_bank(model, m, sizes, x, alone):
     "Refuse a module that `vmap` cannot follow."
     params = {k: torch.stack([v, v]) for k,v in _tensors(m).items()}
-    params[_sizes] = torch.stack([_to_shape(sizes)]*2)
+    params |= {k: torch.stack([v]*2) for k,v in _to_shapes(sizes).items()}
     trained = [v.requires_grad_() for k,v in params.items() if k not in model.frozen]
     try:
         for own in (x, torch.stack([x, x])):
-            out = model.forward(params, own)
-            torch.autograd.grad(out.sum(), trained, allow_unused=True)
+            for noise in (Noise(torch.arange(2), 0), None):
+                with noisy(noise): out = model.forward(params, own)
+                torch.autograd.grad(out.sum(), trained, allow_unused=True)
     except (RuntimeError, ValueError) as e:
         said = str(e).splitlines()[0]
         known = [v for k,v in _cannot.items() if k in said]
@@ -241,14 +277,30 @@ def _check_bank(model, m, sizes, x, alone):
         _no(model, type(m).__name__, 'one that gives the same under torch.vmap as without')
 
 # %% ../../nbs/models/09_module.ipynb #4fcbd5c5
+def _example(sizes, n=3):
+    "Some inputs."
+    k = n*math.prod(sizes.shape)
+    x = torch.arange(k) % sizes.vocab if sizes.vocab else torch.linspace(-1, 1, k)
+    return x.view(n, *sizes.shape)
+
+class _Traits(NamedTuple):
+    drops:bool # Does it call dropout?
+    by_batch:bool # Do the outputs of an example depend on the others in its batch?
+
 @lru_cache(64)
-def _accept(model, sizes):
+def _traits(model, sizes):
+    "What is to be known of a module before it is computed: found by trying."
+    m, x, mode = _build(model, sizes, generator('template')).eval(), _example(sizes, 4), _Dropping(None)
+    with mode, torch.no_grad(): whole, half = m(x), m(x[:2])
+    return _Traits(mode.asked, not torch.allclose(whole[:2], half, rtol=1e-3, atol=1e-4))
+
+@lru_cache(64)
+def _accept(model, sizes, positions=()):
     "Refuse a module that cannot be in a bank."
     m, again = (_build(model, sizes, generator('template')) for _ in range(2))
     _check_parts(model, m)
-    x = torch.linspace(-1, 1, 3*(sizes.features or 0)).view(3, -1)
-    if sizes.vocab: x = torch.arange(3*sizes.length).view(3, -1) % sizes.vocab
-    alone = _check_pure(model, m, x, sizes.outputs)
+    x = _example(sizes)
+    alone = _check_pure(model, m, x, (*positions, sizes.outputs))
     _check_bank(model, m, sizes, x, alone)
     if not all(map(torch.equal, _tensors(m).values(), _tensors(again).values())):
         _no(model, type(m).__name__, 'one that draws its weights with torch, and only with torch')
@@ -262,7 +314,7 @@ def build_module(
     allowed = "of a network"
     if not isinstance(bank.model, Network): refuse("build_module", "bank", bank.model, allowed)
     some = next(iter(bank.params.values()))
-    m = _build(bank.model, _from_shape(bank.params[_sizes]), generator('template'))
+    m = _build(bank.model, _from_shapes(bank.params), generator('template'))
     m = m.to(some.device, some.dtype)
     named = _named(m, bank.params)
     for k,t in (*m.named_parameters(), *m.named_buffers()): t.data.copy_(named[k][r])

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from .bank import Model, note, product
 from .embed import Embedding
 from .mlp import gelu
+from .noise import all_or_none, dropout, drops, noise_now
 from .tables import look_up
-from ..tasks.config import config, one_of, part, real, refuse, whole
+from ..tasks.config import added, config, one_of, part, real, refuse, whole
 
 # %% ../../nbs/models/08_transformer.ipynb #f2d9260f
 @config
@@ -30,8 +31,12 @@ class Transformer(Model):
     scale:float = real(1., low=0, open='low', varies=True) # Factor on everything that is drawn
     embed:Embedding = part(Embedding, None, none=True) # Token vectors, of size d
     weights:str = one_of('nanda', 'gpt') # Law of the initial matrices
+    read:str = added(one_of('last', 'all')) # Outputs at the last position, or at all of them
+    dropout:float = added(real(0., low=0, high=1, open='high', varies=True)) # Share dropped in training of the embedding and of what each half of a block adds
 
     def check(self):
+        all_or_none(self)
+        if self.read == 'all' and self.equals: refuse('Transformer', 'equals', True, "False with read='all', as '=' is no position of the input")
         if self.head is None and self.d % self.heads:
             refuse('Transformer', 'heads', self.heads, f'a divisor of d={self.d}, or head given')
 
@@ -137,6 +142,7 @@ def _plain(self, params, x):
     h = note('embed', E[replica, x] + params['P'][:, None])
     for i in range(self.depth): h = _textbook_block(self, params, f'blocks.{i}', h)
     h = _norm(params, 'ln', note('resid_final', h))
+    if self.read == 'all': return torch.einsum('rnsd,rdo->rnso', h, params['U'])
     return torch.einsum('rnd,rdo->rno', h[:, :, -1], params['U'])
 
 Transformer.plain = _plain
@@ -240,8 +246,26 @@ def _alone(p, at, start):
     "Outputs of the heads at the first position: its own values, as it sees nothing else."
     return _linear(_norm(p, f'{at}.ln1', start), p[f'{at}.V'])
 
+# %% ../../nbs/models/08_transformer.ipynb #319608ef
+def _block(self, p, at, h):
+    "One block on the whole stream `(R, n, S, d)`."
+    a = _norm(p, f'{at}.ln1', h)
+    z = _attend(self, *(_linear(a, p[f'{at}.{w}']) for w in 'QKV'))
+    h = h + dropout(_linear(z, p[f'{at}.O']), self.dropout)
+    hidden = _acts[self.act](_linear(_norm(p, f'{at}.ln2', h), p[f'{at}.W_in'], p[f'{at}.b_in']))
+    return h + dropout(_linear(hidden, p[f'{at}.W_out'], p[f'{at}.b_out']), self.dropout)
+
+def _at_all(self, p, x):
+    "Outputs without short cuts, and with dropout in training."
+    T, slots = _slots(self, p, x)
+    h = dropout(_gather(T, slots), self.dropout)
+    for i in range(self.depth): h = _block(self, p, f'blocks.{i}', h)
+    h = _norm(p, 'ln', h if self.read == 'all' else h[:, :, -1:])
+    return _linear(h, p['U']) if self.read == 'all' else _linear(h, p['U'])[:, :, 0]
+
 # %% ../../nbs/models/08_transformer.ipynb #b14deccf
 def _forward(self, params, x):
+    if self.read == 'all' or (noise_now() and drops(self.dropout)): return _at_all(self, params, x)
     p, S = params, x.shape[-1] + self.equals
     if S == 1: return self.plain(p, x)      # there is nothing behind the first position
     T, slots = _slots(self, p, x)

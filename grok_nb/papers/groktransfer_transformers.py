@@ -12,7 +12,6 @@ from functools import lru_cache, partial
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from ..analysis import curves  # noqa: F401 (gives runs `timeline`)
 from ..analysis.style import colours, use_style
 from ..models.embed import Free
 from ..models.mlp import MLP

@@ -13,7 +13,7 @@ from ..tasks.task import Sampled
 from ..theory.dichotomy import forecast
 from ..train.checkup import meta_step
 from ..train.device import pick_device, threads
-from ..train.experiment import Experiment, eval_steps, keep_steps
+from ..train.experiment import Experiment, keep_steps, measured_at
 from ..train.filters import Chain
 from ..train.members import measure
 from ..train.pool import seated
@@ -63,9 +63,9 @@ def expected_cost(
     pool = seated(exp, device)
     with threads(pool.threads):
         step = _time(pool.step, seconds)
-        look = _time(lambda: measure(pool.exp, pool.bank, pool.data)[0].cpu(), seconds/2)
+        look = _time(lambda: measure(pool.exp, pool.bank, pool.data)['loss'].cpu(), seconds/2)
     size = sum(v.numel()*v.element_size() for v in pool.params.values())/1e6
-    looks, keeps = len(eval_steps(exp.steps, exp.every)), len(keep_steps(exp.steps, exp.keep))
+    looks, keeps = len(measured_at(exp)), len(keep_steps(exp.steps, exp.keep))
     first = [expected_cost(e, device, seconds) for e in _earlier(exp)]
     before, kept = (sum(c[k] for c in first) for k in ('seconds', 'megabytes'))
     return dict(step=step, look=look, before=before,

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ConfigError', 'refuse', 'Rule', 'whole', 'real', 'one_of', 'ruled', 'part', 'parts', 'Config', 'config', 'to_dict',
-           'from_dict', 'digest', 'paths', 'replica_of', 'lengths']
+           'from_dict', 'digest', 'added', 'paths', 'replica_of', 'lengths']
 
 # %% ../../nbs/tasks/00_config.ipynb #e289978f
 import hashlib, inspect, json, math, textwrap
@@ -269,7 +269,7 @@ def to_dict(
     "A config as plain dictionaries and lists; `type` names the class."
     if isinstance(c, tuple): return [to_dict(o) for o in c]
     if not isinstance(c, Config): return c
-    said = {f.name: getattr(c, f.name) for f in fields(c) if f.name not in c.apart or _shown(c, f)}
+    said = {f.name: getattr(c, f.name) for f in fields(c) if _shown(c, f) or not (f.name in c.apart or 'added' in f.metadata)}
     return dict(type=_signed(type(c))) | {k: to_dict(v) for k,v in said.items()}
 
 # %% ../../nbs/tasks/00_config.ipynb #d5efa7e8
@@ -341,6 +341,13 @@ def digest(
     "A hash of every field, equal in every process and on every machine."
     text = json.dumps(d, sort_keys=True, separators=(',', ':'), allow_nan=False)
     return _sha(text)[:16]
+
+# %% ../../nbs/tasks/00_config.ipynb #d16b2ca6
+def added(
+    f, # A field, as `whole`, `real`, `one_of`, `ruled`, `part` or `parts` make it, with a default
+):
+    "A field that a class got after its first release; at its default it leaves no trace, so that ids last."
+    return field(default=f.default, metadata=dict(f.metadata) | dict(added=True))
 
 # %% ../../nbs/tasks/00_config.ipynb #0214b8d9
 def _paths(values, pre=''):

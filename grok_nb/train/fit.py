@@ -31,7 +31,7 @@ def _bar(exp, progress): return tqdm(total=exp.steps, unit='step', leave=False, 
 def _brief(exp, pool):
     "Where a run stands, in a few words."
     v = np.median([s.rows[-1] for s in pool.seats if s.rows], 0)
-    return 'loss: train {:.2g}, test {:.2g}'.format(*v[:2]) if exp.task.target == 'real' else 'train {:.0%}, test {:.0%}'.format(*v[2:])
+    return 'loss: train {:.2g}, test {:.2g}'.format(*v[:2]) if exp.task.target in ('real', 'none') else 'train {:.0%}, test {:.0%}'.format(*v[2:])
 
 def _at(pool): return min((s.step for s in (pool.seats or pool.done)), default=0) if pool else 0
 
@@ -51,17 +51,19 @@ def _train(exp, store, stop, device, progress, snapshot, compile):
 def first_weights(
     exp:Experiment, # One with a `start`, or without
     **how, # Arguments of `fit`
-)->dict: # name -> `(R, ...)`
-    "The weights an experiment begins with, where it does not draw them; what they come from is trained if need be."
-    if exp.start is None: return {}
+)->tuple: # weights and state of the optimiser, each name -> `(R, ...)`
+    "What an experiment begins with, where it does not draw it; what it comes from is trained if need be."
+    if exp.start is None: return {}, {}
     exp.start.fits(exp)
     def train(other):
         run = fit(other, **how)
         if not run.finished: raise KeyboardInterrupt('fit: stopped before the start was there')
         return run
-    return exp.start.weights(exp, train)
+    return exp.start.weights(exp, train), exp.start.state(exp, train)
 
 # %% ../../nbs/train/10_fit.ipynb #e85e4400
+_many = 65_536 # replicas
+
 def fit(
     exp:Experiment, # What to train
     store=None, # A `Store` or its path; None for the default one
@@ -78,6 +80,7 @@ def fit(
     if device.type == 'mps' and (exp.dtype == 'float64' or exp.loss.log):
         allowed = "'cpu' or 'cuda' for float64 and log-domain losses, which MPS does not have"
         refuse('fit', 'device', 'mps', allowed)
+    if len(exp) > _many: check_memory(exp, device)               # before they are listed
     store, all = store if isinstance(store, Store) else Store(store), [(exp, i) for i in range(len(exp))]
     trained, stop = False, stop or Stop(None, diverged=False)
     if missing(store, all, stop)[0]:

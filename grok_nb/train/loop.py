@@ -14,9 +14,9 @@ import grok_nb
 from ..tasks.arithmetic import arithmetic
 from .device import pick_device
 from .events import interruptible, told
-from .experiment import event, happens, replica_ids
+from .experiment import column, happens, replica_ids
 from .pool import Pool
-from .stop import Stop
+from .stop import Stop, unknown
 from .record import _now, asked_files, commit_files, compacted, contents, find, metrics
 from .run import has_all, is_finished, view
 from .store import Store, StoreError
@@ -28,7 +28,9 @@ def leaves_at(
 )->int: # the number of the measurement; None for never
     "After which measurement a replica leaves."
     def first(met): return [int(met.argmax())] if met.any() else []
-    def meets(text): return np.asarray(happens(text, past['{}_{}'.format(*event(text)[:2])]))
+    def meets(text):
+        if column(text) not in past: unknown(text, [k[6:] for k in past if k.startswith('probe.')])
+        return np.asarray(happens(text, past[column(text)]))
     out = first(~np.isfinite(past['train_loss'])) if stop.diverged else []
     if stop.generalised: out += first(meets(stop.generalised))
     if stop.until is not None: out += first(past['step'] >= stop.until)

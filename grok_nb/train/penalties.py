@@ -30,6 +30,14 @@ class Penalty(Config):
         "What is penalised, before it is multiplied by the weight."
         raise NotImplementedError
 
+    activations = False # Does it look at the batch: inputs, outputs, activations? Then it overrides `on`
+
+    def on(self,
+        batch, # A `Batch`
+    )->torch.Tensor: # `(R,)`
+        "The penalty of each replica, of all that a step sees."
+        return self(batch.model, batch.params)
+
     def _times(self, v):
         w = self.weight
         return v*(torch.tensor(w, dtype=v.dtype, device=v.device) if isinstance(w, tuple) else w)

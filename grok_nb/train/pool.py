@@ -10,21 +10,22 @@ import time, warnings
 from functools import lru_cache
 import torch
 from ..models.bank import Bank, make_bank
+from ..models.noise import Noise
 from ..tasks.config import ConfigError, refuse
 from ..tasks.seeds import generator
 from ..tasks.task import Stream
 from .capture import Captured, Compiled
 from .device import hold_memory, no_denormals, peak_bytes, pick_device, threads, threads_for
-from .experiment import Experiment, batch_rows, eval_steps, keep_steps, replica_ids
-from .gradients import gradients
-from .members import join, kin, load_data, measure, pick_sets, single
+from .experiment import Experiment, batch_rows, keep_steps, measured_at, replica_ids
+from .gradients import in_chunks
+from .members import examples_in, join, kin, load_data, measure, pick_sets, single
 from .probes import Look, answers
 from .size import _on_trial, check_memory
 from .stop import Stop, _meets, why
 
 # %% ../../nbs/train/16_pool.ipynb #6b323410
 @lru_cache(512)
-def _looks(steps, every): return frozenset(eval_steps(steps, every))
+def _grid(steps): return frozenset(steps)
 
 @lru_cache(512)
 def _keeps(steps, keep, start): return frozenset(keep_steps(steps, keep)) - (frozenset() if start else {0})
@@ -37,27 +38,28 @@ class Seat:
         step:int=0, # How many steps it has taken
         steps:list=None, # When it was measured
         rows:list=None, # What was measured: losses, accuracies
-        probes:list=None, # What the probes said: name -> number
+        probes:list=None, # What else was measured, by metrics and probes: name -> number
         seconds:float=0., # Its share of the time
     ):
         self.exp, self.replica, self.step, self.seconds = exp, replica, step, seconds
         self.steps, self.rows, self.probes = steps or [], rows or [], probes or []
         self.one, self.id, self.ended, self.final, self.met = single(exp, replica), replica_ids(exp)[replica], '', None, {}
-        self.looks = _looks(exp.steps, exp.every)
+        self.looks, self.before = _grid(measured_at(exp)), exp.start.steps_before if exp.start else 0
         self.keeps = _keeps(exp.steps, exp.keep, exp.start is not None)
-        for s,row in zip(self.steps, self.rows): self._heed(s, row)
+        for o in zip(self.steps, self.rows, self.probes): self._heed(*o)
         self.kept, self.kept_steps, self.saved = [], [], len(self.steps)   # weights since the last commit; since it sat down; measurements in the store
 
+    clock = property(lambda self: self.before + self.step) # How many steps its optimiser has counted
     @property
     def due(self): return self.step in self.looks and (not self.steps or self.steps[-1] < self.step)
     def note(self, row, probed):
         self.steps.append(self.step); self.rows.append(row); self.probes.append(probed)
-        self._heed(self.step, row)
+        self._heed(self.step, row, probed)
 
-    def _heed(self, step, row):
+    def _heed(self, step, row, probed):
         "Note when a condition of `keep_at` was met for the first time."
         for c in self.exp.keep_at:
-            if c not in self.met and _meets(c, [row]): self.met[c] = step
+            if c not in self.met and _meets(c, [row], [probed]): self.met[c] = step
 
     def wants(self, step): return step in self.keeps or step in self.met.values() # Are the weights of this step kept?
 
@@ -67,19 +69,22 @@ def _own_tensors(seat, device, given=None, first=None):
     e = seat.one
     def draw(): return make_bank(e.model, e.task, e.init_seeds, getattr(torch, e.dtype), device).params
     fresh = _on_trial(e.model, draw) if torch.device(device).type == 'meta' else draw()
-    for k,v in (first or {}).items(): fresh[k] = v[seat.replica:seat.replica + 1].to(fresh[k]).clone()
-    if given is None: return fresh, seat.exp.optim.init(Bank(e.model, fresh).trained), fresh     # the same tensors for all its replicas
+    weights, state = first or ({}, {})
+    for k,v in weights.items(): fresh[k] = v[seat.replica:seat.replica + 1].to(fresh[k]).clone()
+    if given is None:
+        opt = seat.exp.optim.init(Bank(e.model, fresh).trained)                                  # the same tensors for all its replicas
+        return fresh, opt | {k: v[seat.replica:seat.replica + 1].to(opt[k]).clone() for k,v in state.items()}, fresh
     given = {part: {k: v.to(device)[None] for k,v in given[part].items()} for part in ('param', 'opt')}
     return {k: given['param'][k] for k in fresh}, given['opt'], fresh
 
 def _settle_in(seat, data):
     "What a seat needs to find its examples."
-    e, y = seat.one, data['train'][1]
+    e, x = seat.one, data['train'][0]
     seat.data, seat.key = data, (e.task, e.data_seed, e.dtype)
     if e.batch is None or e.task.online: return
-    if e.batch > len(y): refuse('Experiment', 'batch', e.batch, f'at most the {len(y)} training examples')
+    if e.batch > len(x): refuse('Experiment', 'batch', e.batch, f'at most the {len(x)} training examples')
     @lru_cache(2)
-    def shuffle(epoch): return torch.randperm(len(y), generator=generator('batch', e.init_seeds[0], epoch)).to(y.device)[None]
+    def shuffle(epoch): return torch.randperm(len(x), generator=generator('batch', e.init_seeds[0], epoch)).to(x.device)[None]
     seat.shuffle = shuffle
 
 # %% ../../nbs/train/16_pool.ipynb #fb3b36a9
@@ -90,7 +95,7 @@ class Pool:
         places:int=32, # How many train at the same time
         stop:Stop=Stop(), # When a replica may leave early
         device:str='cpu', # Where
-        first=None, # Experiment -> name -> `(R, ...)`: weights that one with a `start` begins with
+        first=None, # Experiment -> what one with a `start` begins with: weights and state of the optimiser, each name -> `(R, ...)`
         compile:bool=False, # Compile the forward pass?
         one:bool=False, # One experiment: an error ends it
         tell=None, # Called with the pool after every look at which somebody was measured
@@ -127,7 +132,8 @@ def _arrange(self):
     self.replay = None
     self.trained = self.bank.trained
     for p in self.trained.values(): p.requires_grad_()
-    self.t = torch.tensor([s.step for s in self.seats], device=self.device)
+    self.t = torch.tensor([s.clock for s in self.seats], device=self.device)
+    self.drawn_from = torch.tensor(self.exp.init_seeds, device=self.device)           # of their noise
     self._lay_out()
 
 def _lay_out(self):
@@ -191,7 +197,7 @@ def _examples(self):
     x, y = self.sets['train']
     if e.batch is None: return pick_sets(x, self.whose), pick_sets(y, self.whose)
     if e.task.online: return _fresh(self, e)
-    rows = torch.cat([batch_rows(s.step, y.shape[-1], e.batch, s.shuffle) for s in self.seats])
+    rows = torch.cat([batch_rows(s.clock, examples_in(e.task, x), e.batch, s.shuffle) for s in self.seats])
     if self.shared: return x[rows], y[rows]
     whose = torch.arange(len(self), device=y.device) if self.whose is None else self.whose
     return x[whose[:, None], rows], y[whose[:, None], rows]
@@ -199,11 +205,11 @@ def _examples(self):
 def _fresh(self, e):
     "The examples of a stream: each seat has a block of steps at hand."
     if self.source is None: self.source = Stream(e.task, e.batch, self.device, getattr(torch, e.dtype))
-    seats = self.seats[:1] if self.shared and len({s.step for s in self.seats}) == 1 else self.seats
+    seats = self.seats[:1] if self.shared and len({s.clock for s in self.seats}) == 1 else self.seats
     if len(self.drawn) != len(seats): self.blocks, self.drawn = (), [None]*len(seats)
     at = []
     for i,s in enumerate(seats):
-        b, k = divmod(s.step, self.source.block)
+        b, k = divmod(s.clock, self.source.block)
         at.append(k)
         if self.drawn[i] == b: continue
         parts = self.source.draw(s.one.data_seed[0], b)
@@ -219,8 +225,8 @@ def _fresh(self, e):
 def _labels(self, y, t):
     o = self.exp.optim
     if o.own_steps or not isinstance(t, torch.Tensor): return o.labels(y, t, self.exp.init_seeds)
-    y = y if y.dim() > 1 else y.expand(len(self), -1)
-    return torch.cat([s.one.optim.labels(y[i:i + 1], s.step + 1, s.one.init_seeds)
+    if y.dim() == 1 + len(self.exp.task.target_shape): y = y.expand(len(self), *y.shape)
+    return torch.cat([s.one.optim.labels(y[i:i + 1], s.clock + 1, s.one.init_seeds)
                       for i,s in enumerate(self.seats)])
 
 def _update(self, grads, loss, t):
@@ -228,20 +234,20 @@ def _update(self, grads, loss, t):
         return self.exp.optim.update(self.trained, grads, self.opt, t, loss)
     for i,s in enumerate(self.seats):
         params, g, state = (_row(d, i) for d in (self.trained, grads, self.opt))
-        with torch.no_grad(): s.one.optim.update(params, g, state, s.step + 1, loss[i:i + 1])
+        with torch.no_grad(): s.one.optim.update(params, g, state, s.clock + 1, loss[i:i + 1])
 
 def _row(d, i): return {k: v[i:i + 1] for k,v in d.items()}
 
 def _take(self, x, y, t):
     "The step itself, on given examples; t is the count of all replicas, or of each."
-    loss, grads = gradients(self.exp, self.bank, x, _labels(self, y, t), self.trained)
+    loss, grads = in_chunks(self.exp, self.bank, x, _labels(self, y, t), self.exp.chunk, self.trained, Noise(self.drawn_from, t))
     _update(self, grads, loss, t)
 
 def _step(self):
     "One training step of every replica."
     x, y = _examples(self)
     self.t += 1
-    counts = {s.step + 1 for s in self.seats}
+    counts = {s.clock + 1 for s in self.seats}
     t = counts.pop() if len(counts) == 1 else self.t
     if self.device.type == 'cuda': self._replayed(x, y, t)
     else: _take(self, x, y, t)
@@ -304,10 +310,11 @@ def _measure(self):
         if s.due: groups.setdefault(s.step if s.exp.probes else None, []).append(i)
     for rows in groups.values():
         exp, bank, whose = _group(self, rows)
-        loss, acc = measure(exp, bank, self.sets, whose=whose)
-        values = torch.cat([loss.double(), acc.double()]).T.tolist()
-        for i,v,said in zip(rows, values, _probe(self, rows, exp, bank, whose)):
-            self.seats[i].note(tuple(v), said)
+        found = measure(exp, bank, self.sets, whose=whose)
+        values = torch.cat([found.pop(k).double() for k in ('loss', 'accuracy')]).T.tolist()
+        more = {f'{split} {k}': v[j].tolist() for k,v in found.items() for j,split in enumerate(self.sets)}
+        for n,(i,v,said) in enumerate(zip(rows, values, _probe(self, rows, exp, bank, whose))):
+            self.seats[i].note(tuple(v), {k: m[n] for k,m in more.items()} | said)
     if groups and self.tell: self.tell(self)
 
 def _leave(self):
@@ -315,7 +322,7 @@ def _leave(self):
     stay = []
     for i,s in enumerate(self.seats):
         looked = s.steps and s.steps[-1] == s.step
-        reason = why(self.stop, s.steps, s.rows) if looked else ''
+        reason = why(self.stop, s.steps, s.rows, s.probes) if looked else ''
         s.ended = 'finished' if s.step == s.exp.steps else reason
         if s.wants(s.step) or s.ended: _keep(self, i)
         if s.ended: self.done.append(s)
@@ -362,8 +369,8 @@ def _one_by_one(self, what): return what == 'step' and not self.exp.optim.own_st
 # %% ../../nbs/train/16_pool.ipynb #2ed9f699
 def _threads(self):
     "By the size of one replica's step."
-    e, n = self.exp, self.sets['train'][1].shape[-1]
-    return threads_for(6*(e.batch or n)*sum(p[0].numel() for p in self.params.values()), self.device)
+    e, n = self.exp, examples_in(self.exp.task, self.sets['train'][0])
+    return threads_for(6*(e.chunk or e.batch or n)*sum(p[0].numel() for p in self.params.values()), self.device)
 
 Pool.threads = property(_threads)
 

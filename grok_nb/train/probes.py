@@ -44,7 +44,7 @@ def _outputs(self,
 )->torch.Tensor: # `(R, n, outputs)`
     "The outputs on a split, computed once."
     if split not in self._outputs:
-        parts = self.data[split][0].split(self.rows, dim=-2)
+        parts = self.data[split][0].split(self.rows, dim=-1 - len(self.task.shape))
         self._outputs[split] = torch.cat([self.bank(p) for p in parts], 1)
     return self._outputs[split]
 
@@ -97,7 +97,7 @@ def leads(
 )->torch.Tensor: # `(R, n)`
     "The margin of each example."
     allowed = "'class' or 'sign': a value has no margin"
-    if target == 'real': refuse('leads', 'target', target, allowed)
+    if target not in ('class', 'sign'): refuse('leads', 'target', target, allowed)
     if target == 'sign': return outputs[..., 0]*y
     y = y.expand(outputs.shape[:2])[..., None]
     best = outputs.scatter(2, y, -torch.inf).amax(2, keepdim=True)

@@ -69,7 +69,7 @@ def terms(
     exp:Experiment, # Any
 )->str:
     "What an experiment wants of a replica, as a text."
-    return json.dumps([exp.steps, exp.every, exp.keep, exp.keep_at])
+    return json.dumps([exp.steps, exp.every, exp.keep, exp.keep_at] + ([exp.looks] if exp.looks else []))
 
 _types = re.compile(r'"type": "([^"]+)"')
 

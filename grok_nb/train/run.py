@@ -16,7 +16,7 @@ import torch
 from pandas.api.extensions import ExtensionArray, ExtensionDtype, take
 from ..models.bank import Bank, make_bank
 from ..tasks.config import Config, ConfigError, digest, lengths, paths, refuse
-from .experiment import Experiment, eval_steps, event, happens, keep_steps, replica_ids
+from .experiment import Experiment, Later, column, event, happens, keep_steps, measured_at, replica_ids
 from .record import Replica, _lazily, _small, config_text, contents, find, first_steps, lost_at, metrics, revive, terms
 from .fold import Store                          # with names, removal and folding
 from .store import StoreError
@@ -36,12 +36,13 @@ def tidy(
 
 # %% ../../nbs/train/09_run.ipynb #dd42d570
 @lru_cache(512)
+def _array(steps): return np.array(steps)
+
 def looks(
-    steps:int, # Length of the run
-    every:int=None, # Measure at the multiples of this too
+    exp:Experiment, # Any experiment
 )->np.ndarray:
-    "The steps at which a run is measured."
-    return np.array(eval_steps(steps, every))
+    "The steps at which it is measured."
+    return _array(measured_at(exp))
 
 def view(
     replica, # A `Replica`
@@ -49,15 +50,14 @@ def view(
 )->dict: # name -> values
     "What was measured of a replica on the grid of an experiment."
     past = replica.past()
-    mine = np.isin(past['step'], looks(exp.steps, exp.every))
+    mine = np.isin(past['step'], looks(exp))
     return past if mine.all() else {k: v[mine] for k,v in past.items()}
 
 def _events(exp, past):
     "The steps at which the conditions of `keep_at` were first met."
     out = []
     for c in exp.keep_at:
-        split, metric, *_ = event(c)
-        met = np.asarray(happens(c, past[f'{split}_{metric}']))
+        met = np.asarray(happens(c, past[column(c)]))
         if met.any(): out.append(int(past['step'][met.argmax()]))
     return out
 
@@ -69,7 +69,7 @@ def has_all(
     weights:bool=True, # The weights too?
 )->bool:
     "Was all measured and kept that an experiment asks for, up to a step?"
-    past, grid = view(replica, exp), looks(exp.steps, exp.every)
+    past, grid = view(replica, exp), looks(exp)
     if (past['step'] <= until).sum() < (grid <= until).sum(): return False
     if not weights: return True
     kept, wanted = set(replica.kept), [k for k in keep_steps(exp.steps, exp.keep)[1:-1] if k <= until]
@@ -105,6 +105,8 @@ _too_early = 'it has no measurements yet: the run was stopped before its first c
 class Run:
     "What an experiment gave. Read-only and lazy."
     cached = False # Did `fit` find it in the store, finished?
+    plot, timeline = Later('grok_nb.analysis.curves'), Later('grok_nb.analysis.curves')
+    to_dataframe, save_figure = Later('grok_nb.analysis.elsewhere'), Later('grok_nb.analysis.elsewhere')
 
     def __init__(self,
         exp:Experiment, # Which
@@ -182,14 +184,16 @@ def _precise(v, double): return np.asarray(v, float) if double else _small(v)
 
 # %% ../../nbs/train/09_run.ipynb #0e7ead43
 def _history(self)->pd.DataFrame:
-    "Loss and accuracy for each step, split and replica."
+    "Loss, accuracy and other metrics for each step, split and replica."
     t, e = _columns_of(self), self.config
     double, n = e.dtype == 'float64', len(t['step'])
     two = {m: np.concatenate([t[f'{s}_{m}'] for s in splits]) for m in ('loss', 'accuracy')}
     step, replica, split = np.tile(t['step'], 2), np.tile(t['replica'], 2), np.repeat([0, 1], n)
     order = np.lexsort((replica, split, step))
+    more = {m.called: np.concatenate([t[f'probe.{s} {m.called}'] for s in splits]) for m in e.metrics}
     return pd.DataFrame(dict(step=step[order], split=np.array(splits, object)[split[order]], replica=replica[order],
-                             loss=_precise(two['loss'][order], double or e.loss.log), accuracy=_precise(two['accuracy'][order], double)))
+                             loss=_precise(two['loss'][order], double or e.loss.log), accuracy=_precise(two['accuracy'][order], double),
+                             **{k: _precise(v[order], double) for k,v in more.items()}))
 
 def _probes(self)->pd.DataFrame:
     "What the probes said, for each step and replica."
@@ -197,7 +201,7 @@ def _probes(self)->pd.DataFrame:
         refuse('Run.probes', 'Experiment.probes', (), 'given: this experiment asked for none')
     t = _columns_of(self)
     order = np.lexsort((t['replica'], t['step']))
-    said = {k[6:]: _small(t[k][order]) for k in sorted(t) if k.startswith('probe.')}
+    said = {k[6:]: _small(t[k][order]) for k in sorted(t) if k.startswith('probe.') and ' ' not in k}     # the others are metrics
     return pd.DataFrame(dict(step=t['step'][order], replica=t['replica'][order]) | said)
 
 _lazily(Run, history=_history, probes=_probes)
@@ -217,10 +221,16 @@ def _first(self,
     condition:str, # For instance 'test accuracy >= .3'
 )->pd.Series:
     "The first measured step at which each replica meets a condition; missing where it never does."
-    try: return first_time(self.history, condition)
-    except ValueError:
-        allowed = "like 'test accuracy >= .3' or 'train loss <= .01'"
+    try: return _first_said(self, condition) if event(condition)[0] is None else first_time(self.history, condition)
+    except (ValueError, KeyError) as e:
+        if isinstance(e, ConfigError): raise
+        allowed = "like 'test accuracy >= .3' or 'train loss <= .01', about a metric or a probe of this experiment"
         refuse('Run.first', 'condition', condition, allowed)
+
+def _first_said(self, condition):
+    "The same of what a probe said."
+    steps = self.probes[happens(condition, self.probes[event(condition)[1]])].groupby('replica').step.min()
+    return steps.reindex(range(len(self.config))).astype('Int64')
 
 def _at_event(self, condition):
     "Each replica as it was when it first met a condition."
@@ -272,7 +282,15 @@ def _replicas(self)->pd.DataFrame:
     seeds = dict(replica=range(len(exp)), seed=exp.init_seeds, data_seed=exp.data_seeds)
     return pd.DataFrame(seeds | vary)
 
-Run.at, Run.first, Run.replicas = _at, _first, _replicas
+def _optimiser(self)->dict: # name -> `(R, ...)`
+    "The state of the optimiser at the end."
+    last = [r and r.goes_on() for r in self._of]
+    lack = [i for i,o in enumerate(last) if not o or o[0] != self.config.steps]
+    if lack: raise StoreError(f'{self.id}: the optimiser\'s state of the replicas {lack} at step {self.config.steps} is not in {self.store.path}: '
+                              'it was dropped, they did not come so far, or they went on since')
+    return {k: torch.stack([o[2][k] for o in last]) for k in last[0][2]}
+
+Run.at, Run.first, Run.replicas, Run.optimiser = _at, _first, _replicas, _optimiser
 
 # %% ../../nbs/train/09_run.ipynb #49b1a924
 class DivergenceWarning(UserWarning):

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from ..tasks.config import refuse
 from .events import ends_once, is_watched
-from .experiment import Experiment, eval_steps, event
+from .experiment import Experiment, column, event, measured_at
 from .grid import Between, Experiments, _at, _check_space
 from .optional import install_hint
 from .stop import Stop
@@ -75,9 +75,8 @@ def scores(
 )->pd.Series: # by number of the experiment
     "How well each experiment does up to a step, the smaller the better."
     f, first = result.frame, result.first(when)
-    split, metric, *_ = event(when)
     steps = np.array([e.steps for e in result.experiments], float)[f.number]
-    behind = _behind(_value_at(result, f'{split}_{metric}', until).to_numpy(float), when)
+    behind = _behind(_value_at(result, column(when), until).to_numpy(float), when)
     score = np.where(first <= until, first, steps*(1 + behind))
     return pd.Series(np.where(f.step.isna(), 2*steps, score)).groupby(f.number.to_numpy()).median()
 
@@ -109,7 +108,7 @@ def _rungs(least, steps, factor):
 def _round(study, alive, result, when, at, last):
     "Tell Optuna how those that are left do; those that go on."
     exp = result.experiments[0]
-    until = min(s for s in eval_steps(exp.steps, exp.every) if s >= at)     # where they were paused
+    until = min(s for s in measured_at(exp) if s >= at)     # where they were paused
     optuna, score = _optuna(), scores(result, when, until)
     met = (result.first(when) <= until).groupby(result.frame.number.to_numpy()).mean() > .5
     stay = {}

@@ -17,7 +17,7 @@ from ..tasks.config import Config, ConfigError, paths, replica_of
 from ..tasks.noise_labels import NoiseLabels
 from ..tasks.seeds import generator
 from ..tasks.task import Sampled
-from .experiment import Experiment, count_looks, keep_steps
+from .experiment import Experiment, can_be_chunked, count_looks, keep_steps, seed_of, shares_data
 from .gradients import gradients
 
 # %% ../../nbs/train/09_size.ipynb #b0d509c7
@@ -69,7 +69,7 @@ def _on_trial(model, draw):
 
 def _shapes(exp):
     "name -> shape of each parameter of one replica."
-    made = _on_trial(exp.model, lambda: replica_of(exp.model, 0).init(exp.task, generator('init', exp.init_seeds[0])))
+    made = _on_trial(exp.model, lambda: replica_of(exp.model, 0).init(exp.task, generator('init', seed_of(exp, 0))))
     return {k: v.shape for k,v in sorted(made.items())}
 
 # %% ../../nbs/train/09_size.ipynb #38e01fdd
@@ -99,10 +99,10 @@ class _Held(TorchDispatchMode):
 # %% ../../nbs/train/09_size.ipynb #70b9e764
 def _examples(exp, n, own):
     "Some examples without numbers, the same for all replicas or each with its own."
-    lead = (len(exp), n) if own or len(set(exp.data_seeds)) > 1 else (n,)
+    lead = (len(exp), n) if own or not shares_data(exp) else (n,)
     t, dtype = exp.task, getattr(torch, exp.dtype)
-    x = torch.empty(*lead, t.length or t.features, dtype=torch.long if t.vocab else dtype, device='meta')
-    return x, torch.empty(lead, dtype=torch.long if t.target == 'class' else dtype, device='meta')
+    x = torch.empty(*lead, *t.shape, dtype=torch.long if t.vocab else dtype, device='meta')
+    return x, torch.empty(*lead, *t.target_shape, dtype=torch.long if t.target == 'class' else dtype, device='meta')
 
 def _bank(exp, shapes):
     "The networks without numbers."
@@ -123,10 +123,10 @@ def _step(exp, shapes, n, looks):
 def _counted(exp, shapes, kept):
     "What needs no step to be known, in bytes."
     R, size, t = len(exp), getattr(torch, exp.dtype).itemsize, exp.task
-    row = (8*t.length if t.vocab else size*t.features) + (8 if t.target == 'class' else size)
+    row = (8 if t.vocab else size)*math.prod(t.shape) + (8 if t.target == 'class' else size)*math.prod(t.target_shape)
     weights = R*size*sum(map(math.prod, shapes.values()))
-    return dict(data=row*sum(_rows(t))*(R if len(set(exp.data_seeds)) > 1 else 1), weights=weights,
-                measurements=count_looks(exp.steps, exp.every)*4*R*size,
+    return dict(data=row*sum(_rows(t))*(R if not shares_data(exp) else 1), weights=weights,
+                measurements=count_looks(exp.steps, exp.every)*(4 + 2*len(exp.metrics))*R*size,
                 kept=weights*len(keep_steps(exp.steps, exp.keep)) if kept else 0, optimiser=_state(exp, shapes))
 
 def _state(exp, shapes):
@@ -140,7 +140,7 @@ def _counts(exp):
     "How many examples a step sees, and a measurement at least at a time."
     train, test = _rows(exp.task)
     n = train if exp.batch is None else exp.batch if exp.task.online or not train else min(exp.batch, train)
-    return n, min(256, max(train, test))
+    return min(n, exp.chunk or n), min(256, max(train, test))
 
 def _sized(f, unknown, endless):
     "What a function says of sizes; `endless` where a tensor is too large to have one, `unknown` where it fails."
@@ -175,7 +175,7 @@ def free_memory(
 
 def _roughly(exp, kept):
     "What is counted, and a guess at what a step needs, in bytes."
-    shapes, per = _all_shapes(exp), len(exp)*getattr(torch, exp.dtype).itemsize*(exp.task.length or 1)
+    shapes, per = _all_shapes(exp), len(exp)*getattr(torch, exp.dtype).itemsize*(exp.task.length or math.prod(exp.task.shape[1:]))
     return _counted(exp, shapes, kept), max(_counts(exp))*per*sum(math.prod(s[-1:]) for s in shapes.values())
 
 # %% ../../nbs/train/09_size.ipynb #1ad1ee03
@@ -197,7 +197,7 @@ _called = dict(data='examples', measurements='measurements', kept='weights that 
 def _advice(exp, most):
     "What would make it smaller."
     own = dict(data=['a smaller task'], measurements=['a larger every='], kept=['a smaller keep='],
-               step=['batch=']*(exp.batch is None) + ['a smaller task or network'])
+               step=['chunk=']*can_be_chunked(exp) + ['batch=']*(exp.batch is None) + ['a smaller task or network'])
     out = own.get(most, ['a smaller network']) + ['fewer seeds']*(len(exp) > 1)
     return ', '.join(out[:-2] + [' or '.join(out[-2:])])
 

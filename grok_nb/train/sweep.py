@@ -18,7 +18,7 @@ from filelock import FileLock
 from tqdm.auto import tqdm
 from ..tasks.config import refuse
 from .device import pick_device
-from .experiment import Experiment, event, happens, replica_ids
+from .experiment import Experiment, Later, canonical, column, happens, replica_ids
 from .events import ends_once, interruptible, is_asked, is_watched, tell_watchers, wish
 from .fit import interactive
 from .grid import Experiments
@@ -39,7 +39,8 @@ def _reason(replica, exp, stop):
     past = view(replica, exp)
     if (at := leaves_at(stop, past)) is None: return 'stopped'
     rows = np.stack([past[k] for k in metrics], 1).astype(float)[:at + 1].tolist()
-    return why(stop, past['step'][:at + 1].tolist(), rows)
+    said = [{k[6:]: past[k][i] for k in past if k.startswith('probe.')} for i in range(at + 1)]
+    return why(stop, past['step'][:at + 1].tolist(), rows, said)
 
 def _assemble(experiments, store, failed, stop):
     "The frame of a sweep."
@@ -64,6 +65,8 @@ def _assemble(experiments, store, failed, stop):
 # %% ../../nbs/train/18_sweep.ipynb #0e55b1a2
 class SweepResult:
     "What became of the experiments of a sweep."
+    phase_diagram, plot = Later('grok_nb.analysis.phase_diagram'), Later('grok_nb.analysis.phase_diagram')
+
     def __init__(self,
         experiments:Experiments, # Which
         store:Store, # Where they are kept
@@ -262,6 +265,7 @@ def _check(experiments):
     for e in experiments:
         if not isinstance(e, Experiment): refuse('sweep', 'experiments', e, 'a list of Experiments')
     if not experiments: refuse('sweep', 'experiments', experiments, 'at least one Experiment')
+    if (n := sum(map(len, experiments))) > 10**7: refuse('sweep', 'experiments', f'{n:,} replicas', 'at most 10,000,000 replicas in all')
     return experiments if hasattr(experiments, 'coordinates') else Experiments(experiments)
 
 def _enlist(store, pairs):
@@ -338,17 +342,16 @@ def condition(
     if not m: refuse('best', 'rule', rule, _rules)
     metric = m[2] or 'accuracy'
     sign = m[3] or dict(accuracy='>=', loss='<=')[metric]
-    try: return '{} {} {} {!r}'.format(*event(f'{m[1]} {metric} {sign} {m[4]}'))
+    try: return canonical(f'{m[1]} {metric} {sign} {m[4]}')
     except ValueError: refuse('best', 'rule', rule, _rules)
 
 def _reached(self,
     when:str, # A condition such as 'test accuracy >= .5'
 )->pd.Series: # like the rows of `frame`; infinite for never
     "The step at which each replica first met a condition."
-    split, metric, *_ = event(when)
     out = pd.Series(np.inf, index=self.frame.index)
     for i,v in enumerate(self.views()):
-        met = np.asarray(happens(when, v[f'{split}_{metric}'])) if v else np.array([False])
+        met = np.asarray(happens(when, v[column(when)])) if v else np.array([False])
         if met.any(): out.iloc[i] = v['step'][met.argmax()]
     return out
 

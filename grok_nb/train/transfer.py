@@ -13,8 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from ..models.bank import Bank, make_bank
 from ..models.embed import Free, LowRank, inputs
 from ..models.transformer import Transformer
-from ..tasks.config import config, one_of, part, refuse, ruled
-from .experiment import Experiment, Start, event
+from ..tasks.config import added, config, one_of, part, refuse, ruled
+from .experiment import Experiment, Start, canonical, event
 from .members import load_data
 from .run import Run, first_time, open_run
 
@@ -33,7 +33,7 @@ def embedding_of(
 def _moment(v):
     "A moment in the one way to write it."
     if isinstance(v, bool): raise ValueError
-    if isinstance(v, str): return v if v == 'end' else '{} {} {} {!r}'.format(*event(v))
+    if isinstance(v, str): return v if v == 'end' else canonical(v)
     if int(v) != v or not 0 <= v <= 2**53: raise ValueError
     return int(v)
 
@@ -46,8 +46,8 @@ def _steps(run, at, otherwise='refuse'):
     steps = run.first(at)
     if steps.isna().any() and otherwise == 'refuse':
         never, h = steps.index[steps.isna()].tolist(), run.history
-        part, metric, sign, _ = event(at)
-        h = h[(h.split == part) & h.replica.isin(never)]
+        split, metric, sign, _ = event(at)
+        h = h[(h.split == split) & h.replica.isin(never)] if split else run.probes[run.probes.replica.isin(never)]
         best = h[metric].max() if sign == '>=' else h[metric].min()
         allowed = (f"met by all weak networks; {never} came to {best:.3g} at best in "
                    f"{run.config.steps} steps (otherwise='end' takes what they have then)")
@@ -101,8 +101,11 @@ class Continued(Start):
     before:Experiment = part(Experiment) # The experiment that makes them
     at:str = _when # When they are taken
     merge:bool = one_of(False, True) # Multiply a low-rank embedding out?
+    moments:bool = added(one_of(False, True)) # Bring the optimiser's state too, and let its count of steps go on?
 
+    steps_before = property(lambda self: self.before.steps if self.moments else 0)
     def fits(self, exp): _matches(self, exp)
+    def state(self, exp, train): return train(self.before).optimiser() if self.moments else {}
 
     def taken(self,
         bank:Bank, # The networks as they were
@@ -127,6 +130,10 @@ def _matches(start, exp):
     shapes = [{k: tuple(v.shape) for k,v in p.items()} for p in (new.params, start.taken(old))]
     if shapes[0] != shapes[1]:
         refuse('Continued', 'model', shapes[0], f'of the shapes that are taken, {shapes[1]}')
+    if not start.moments: return
+    if start.at != 'end' or start.merge: refuse('Continued', 'moments', True, "False unless at='end' and merge=False: the optimiser's state is kept at the end alone")
+    states = [{k: tuple(v.shape) for k,v in o.init(b.trained).items()} for o,b in ((exp.optim, new), (before.optim, old))]
+    if states[0] != states[1]: refuse('Continued', 'moments', True, f'False where the optimiser is another one than {before.optim!r}')
 
 # %% ../../nbs/train/14_transfer.ipynb #e3005775
 def _keeping(weak, at):
@@ -209,8 +216,7 @@ def forward_flops(
     "Operations of a forward pass."
     bank = make_bank(model, task, device='meta')
     def count(n):
-        shape = (n, task.length) if task.vocab else (n, task.features)
-        x = torch.zeros(shape, dtype=torch.long if task.vocab else torch.float32, device='meta')
+        x = torch.zeros(n, *task.shape, dtype=torch.long if task.vocab else torch.float32, device='meta')
         with FlopCounterMode(display=False) as c, torch.no_grad(): model.plain(bank.params, x)
         return c.get_total_flops()
     a, b = count(64), count(128)
