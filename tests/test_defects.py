@@ -72,7 +72,7 @@ def test_chunks_are_not_added_up_as_means(loss):
     bank, data = make_bank(exp.model, exp.task, (0,), torch.float64), load_data(exp)
     x, y = data['test']
     assert len(x) > 15_000
-    for rows in (1777, None): torch.testing.assert_close(measure(exp, bank, data, rows)[0][1], loss(bank(x), y))
+    for rows in (1777, None): torch.testing.assert_close(measure(exp, bank, data, rows)['loss'][1], loss(bank(x), y))
 
 
 def test_division_is_not_multiplication():
