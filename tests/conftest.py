@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from browser import FLAGS, chromium
 from hypothesis import HealthCheck, settings
+from same import exact
 from waiting import LIMIT
 from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic, fit
+from grok_nb.tasks.arithmetic import arithmetic
 from grok_nb.train.store import Segment
 
 if os.name != 'nt':
@@ -113,6 +115,10 @@ def browser():
         browser = pw.chromium.launch(executable_path=chrome, args=FLAGS, timeout=1000*LIMIT)
         yield browser
         browser.close()
+
+
+def pytest_terminal_summary(terminalreporter):
+    if not exact: terminalreporter.write_line(f'no bits are promised in the {arithmetic()!r} arithmetic of this process: runs were compared up to rounding')
 
 
 # --- what runs now, for whoever waits: see dev/fresh.py ------------------------------------------------------------

@@ -6,7 +6,6 @@ import subprocess
 import sys
 from dataclasses import fields
 
-import numpy as np
 import pytest
 from torch import nn
 
@@ -18,8 +17,7 @@ from grok_nb.all import (
     Transformer, WarmUp, chain, fit, gpt, network, open_run, sweep,
 )
 from grok_nb.tasks.arithmetic import arithmetic
-
-exact = pytest.mark.skipif(arithmetic() not in ('native', 'portable'), reason='PyTorch computes without MKL here, and rounds by company')
+from same import needs_bits, tables, tensors
 
 
 @network
@@ -77,15 +75,6 @@ def three_rates(exp):
     return [exp.but({path: lr}) for lr in (.003, .01, .02)]
 
 
-def told(run):
-    "Everything that was measured, in one order."
-    h = run.history.sort_values(['replica', 'split', 'step'])
-    parts = [h[['step', 'loss', 'accuracy']].to_numpy(float).ravel()]
-    if run.config.probes: parts.append(run.probes.sort_values(['replica', 'step']).to_numpy(float).ravel())
-    return np.concatenate(parts)
-
-
-@exact
 @pytest.mark.parametrize('kind', KINDS)
 def test_fit_and_sweep_agree_to_the_bit(kind, tmp_path):
     exps = three_rates(KINDS[kind])
@@ -94,8 +83,9 @@ def test_fit_and_sweep_agree_to_the_bit(kind, tmp_path):
         result = sweep(exps, store=tmp_path/f'sweep{places}', places=places, progress=False)
         for i, run in enumerate(alone):
             there = result.run(i)
-            np.testing.assert_array_equal(told(there), told(run))
-            for k, v in run.at().params.items(): np.testing.assert_array_equal(there.at().params[k].numpy(), v.numpy())
+            tables(there.history, run.history)
+            if run.config.probes: tables(there.probes, run.probes)
+            tensors(there.at().params, run.at().params, kind)
 
 
 def said(code, **env):
@@ -105,7 +95,7 @@ def said(code, **env):
     return subprocess.run([sys.executable, '-c', code], env=env, capture_output=True, text=True, check=True).stdout.strip()
 
 
-@exact
+@needs_bits
 def test_what_is_asked_for_is_what_is_computed():
     ask = 'from grok_nb.tasks.arithmetic import arithmetic; import torch; torch.ones(99, 99) @ torch.ones(99, 99); print(arithmetic())'
     assert said(ask) == 'native'
@@ -123,7 +113,7 @@ with watching(ask=lambda e, step: 'stop' if step == 5 else ''): fit(exp, {!r}, p
 """
 
 
-@exact
+@needs_bits
 def test_going_on_in_another_arithmetic_is_said(tmp_path):
     said(HALF.format(str(tmp_path)), GROK_NB_ARITHMETIC='free')
     exp = Experiment(sums, MLP(width=9), AdamW(), steps=20, seeds=2)
@@ -132,7 +122,7 @@ def test_going_on_in_another_arithmetic_is_said(tmp_path):
     assert run.finished and run.environment['arithmetic'] == arithmetic()
 
 
-@exact
+@needs_bits
 def test_doctor_tells_what_is_computed():
     tell = 'from grok_nb.lab.cli import _arithmetic; print(_arithmetic())'
     assert said(tell, MKL_CBWR='OFF') == 'free, not native as asked: MKL_CBWR=OFF is set'

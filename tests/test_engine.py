@@ -13,7 +13,7 @@ from grok_nb.train.events import watching
 from grok_nb.train.pool import Pool, seated
 from grok_nb.train.probes import Norms
 from grok_nb.train.run import index, runs
-from same import same
+from same import agree, same, tables, tensors
 
 weak = Experiment(ModularArithmetic(p=11, train_frac=.8), MLP(width=32, embed=Free(6)), AdamW(lr=.03, wd=1.), steps=150, seeds=2)
 large = weak.but({'model.embed': Free(9), 'steps': 60})
@@ -22,7 +22,7 @@ large = weak.but({'model.embed': Free(9), 'steps': 60})
 def moved(**more): return transfer(weak, large.but(**more), at='end')
 
 
-def history(run): return run.history.sort_values(['replica', 'split', 'step'])[['replica', 'step', 'loss', 'accuracy']].to_numpy(float)
+def history(run): return run.history.sort_values(['replica', 'split', 'step'])[['replica', 'step', 'loss', 'accuracy']]
 
 
 def test_a_start_in_a_sweep_is_that_of_fit(tmp_path):
@@ -30,10 +30,9 @@ def test_a_start_in_a_sweep_is_that_of_fit(tmp_path):
     result = sweep(exps, store=tmp_path/'sweep', progress=False)
     for i, e in enumerate(exps):
         run = fit(e, tmp_path/'fit', progress=False)
-        np.testing.assert_array_equal(history(result.run(i)), history(run))
+        tables(history(result.run(i)), history(run))
         assert result.run(i).checkpoints == run.checkpoints
-        for step in (0, e.steps):
-            for k, v in run.at(step).params.items(): np.testing.assert_array_equal(result.run(i).at(step).params[k].numpy(), v.numpy())
+        for step in (0, e.steps): tensors(result.run(i).at(step).params, run.at(step).params, step)
 
 
 def test_a_sweep_with_a_start_leaves_early(tmp_path):
@@ -43,7 +42,7 @@ def test_a_sweep_with_a_start_leaves_early(tmp_path):
     whole = history(fit(exp, tmp_path/'whole', progress=False))
     for r, step in zip(result.frame.replica, result.frame.step):
         part = history(result.run(0))
-        np.testing.assert_array_equal(part[part[:, 0] == r], whole[(whole[:, 0] == r) & (whole[:, 1] <= step)])
+        tables(part[part.replica == r], whole[(whole.replica == r) & (whole.step <= step)])
 
 
 @pytest.mark.parametrize('places', [1, 3])
@@ -52,8 +51,7 @@ def test_events_keep_each_replica_as_it_was(tmp_path, places):
     result = sweep(exps, store=tmp_path/'sweep', stop=Stop('train accuracy >= .95'), places=places, progress=False)
     for i, e in enumerate(exps):
         run = fit(e, tmp_path/'fit', progress=False)
-        for k, v in run.at('train accuracy >= .5').params.items():
-            np.testing.assert_array_equal(result.run(i).at('train accuracy >= .5').params[k].numpy(), v.numpy())
+        tensors(*(r.at('train accuracy >= .5').params for r in (result.run(i), run)), i)
 
 
 def test_a_chain_of_starts_goes_through_a_sweep(tmp_path):
@@ -61,7 +59,7 @@ def test_a_chain_of_starts_goes_through_a_sweep(tmp_path):
     then = first.but({'start': Continued(first), 'steps': 20})
     assert isinstance(then.model.embed, LowRank)
     result = sweep([then], store=tmp_path/'a', progress=False)
-    np.testing.assert_array_equal(history(result.run(0)), history(fit(then, tmp_path/'b', progress=False)))
+    tables(history(result.run(0)), history(fit(then, tmp_path/'b', progress=False)))
 
 
 def test_replicas_share_one_copy_of_their_data():
@@ -80,8 +78,8 @@ def test_some_share_a_data_set_and_others_do_not(more, tmp_path):
     some = [exp.but(seeds=(s,), data_seed=d, steps=n) for s, d, n in zip(range(5), exp.data_seed, (30, 30, 12, 30, 30))]
     result = sweep(some, store=tmp_path/'sweep', places=4, progress=False)
     for i in (0, 1, 3, 4):
-        for k, v in run.at().params.items(): np.testing.assert_array_equal(result.run(i).at().params[k][0].numpy(), v[i].numpy())
-        np.testing.assert_array_equal(history(result.run(i))[:, 1:], history(run)[history(run)[:, 0] == i][:, 1:])
+        tensors(result.run(i).at().params, {k: v[i:i + 1] for k, v in run.at().params.items()}, i)
+        tables(*(h.drop(columns='replica') for h in (history(result.run(i)), history(run)[history(run).replica == i])))
 
 
 def test_a_lone_survivor_goes_on_as_in_company():
@@ -94,7 +92,8 @@ def test_a_lone_survivor_goes_on_as_in_company():
     both = until(Pool([(short, 0, None), (long, 0, None), (short, 1, None), (short, 2, None)], 3, Stop(None)), 10**9)
     alone = until(Pool([(long, 0, None)], 1, Stop(None)), 10**9)
     mine = next(s for s in both.done if s.exp == long)
-    assert mine.rows == alone.done[0].rows
+    assert mine.steps == alone.done[0].steps
+    agree(mine.rows, alone.done[0].rows)
 
 
 stream = Experiment(Boolean(n=9, k=2, test=31), MLP(width=9, act='relu', bias='all'), SGD(.1), loss=Hinge(), batch=3, steps=23, seeds=2)

@@ -5,6 +5,7 @@ import torch
 from grok_nb.all import Difference, fit, preset
 from grok_nb.models.linearised import Linearised
 from grok_nb.models.scaled import Scaled
+from same import tables
 
 
 def history(exp, store, replica):
@@ -49,4 +50,4 @@ def test_same_result_whatever_was_set_before(tmp_path):
     a = fit(exp, tmp_path/'a').history
     torch.manual_seed(2)
     torch.rand(100)
-    pd.testing.assert_frame_equal(a, fit(exp, tmp_path/'b').history, check_exact=True)
+    tables(a, fit(exp, tmp_path/'b').history)

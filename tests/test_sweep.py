@@ -6,7 +6,6 @@ import signal
 from contextlib import ExitStack
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 # Not `grok_nb.all`: a dozen processes import this file
@@ -20,7 +19,7 @@ from grok_nb.train.record import find
 from grok_nb.train.run import index
 from grok_nb.train.store import Store
 from grok_nb.train.sweep import sweep
-from same import left_behind, same
+from same import left_behind, same, tables
 from waiting import LIMIT, forked, until
 
 exp = Experiment(ModularArithmetic(p=23, train_frac=.7), MLP(width=16, act='square'), AdamW(.02, wd=.01), steps=250, seeds=2)
@@ -93,7 +92,7 @@ def killed(steps, do, store, stack):
 
 
 def equal(a, b):
-    pd.testing.assert_frame_equal(*(r.frame.drop(columns='seconds') for r in (a, b)), check_exact=True)
+    tables(*(r.frame.drop(columns='seconds') for r in (a, b)))
     for k in range(len(a)): same(a.run(k), b.run(k))
 
 
