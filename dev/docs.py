@@ -49,7 +49,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.util import ClassNotFound
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = dict(tasks='Tasks', models='Models', train='Training', analysis='Analysis', theory='Theory', papers='Papers', lab='Lab')
+ROOMS = dict(tasks='Tasks', models='Models', train='Training', theory='Theory', analysis='Analysis', papers='Papers', bench='Benchmark', lab='Lab')
 EXTRA = dict(Contributing='CONTRIBUTING.md', Changelog='CHANGELOG.md')
 README_CMD = 'python dev/docs.py --readme'
 
@@ -156,11 +156,11 @@ def address(rel):
 
 
 def find_pages():
-    "The tour, the rooms in reading order, then the Markdown pages"
+    "The tour, the rooms in reading order, what belongs to no room, then the Markdown pages"
     nbs = ROOT/'nbs'
     pages = [Page(Path('index.ipynb'), 'index.html')]
-    for room in ROOMS:
-        pages += [Page(f.relative_to(ROOT), address(f.relative_to(nbs))) for f in sorted((nbs/room).glob('[!_.]*.ipynb'))]
+    for room in (*ROOMS, '.'):
+        pages += [Page(f.relative_to(ROOT), address(f.relative_to(nbs))) for f in sorted((nbs/room).glob('[!_.]*.ipynb')) if not f.is_symlink()]
     pages += [Page(Path(f), f.removesuffix('.md').lower() + '.html') for f in EXTRA.values() if (ROOT/f).exists()]
     seen = {}
     for p in pages:
@@ -672,12 +672,13 @@ def resolve_all(pages, files, problems):
 # ---- The site ----
 
 def navigation(pages):
-    "The tour, one section for each room that has notebooks, the Markdown pages"
+    "The tour, one section for each room that has notebooks, what belongs to no room, the Markdown pages"
     def md(p): return p.out.replace('.html', '.md')
     nav = [dict(Tour='index.md')]
     for room, title in ROOMS.items():
         inside = [{p.title: md(p)} for p in pages if p.out.startswith(room + '/')]
         if inside: nav.append({title: inside})
+    nav += [{p.title: md(p)} for p in pages[1:] if '/' not in p.out and p.src.suffix == '.ipynb']
     return nav + [{title: md(p)} for title, file in EXTRA.items() for p in pages if p.src.name == file]
 
 

@@ -17,7 +17,7 @@ sys.path[:0] = [str(ROOT), str(ROOT/'tests')]
 from browser import FLAGS, Lab, chromium, served, until  # noqa: E402
 from waiting import LIMIT  # noqa: E402
 from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic, fit, preset  # noqa: E402
-from grok_nb.lab.jobs import enlist, work  # noqa: E402
+from grok_nb.lab.jobs import write_job, work  # noqa: E402
 from grok_nb.lab.phase import cells, evenly  # noqa: E402
 
 
@@ -29,7 +29,7 @@ def fill(store):
     exp = Experiment(ModularArithmetic('+', p=23), MLP(width=64, act='square'), AdamW(lr=.01, wd=1., beta2=.98), steps=800, seeds=3, keep=6)
     about = dict(x='optim.wd', xs=[.03, .1, .3, 1., 3.], y='task.train_frac', ys=[.3, .45, .6, .75, .9], delay=80)
     grid = cells(exp, *(about[k] for k in ('x', 'xs', 'y', 'ys')))
-    work(enlist([grid[i]['experiment'] for i in evenly(5, 5)], store, 'sweep', 'weight decay and data', about).folder)
+    work(write_job([grid[i]['experiment'] for i in evenly(5, 5)], store, 'sweep', 'weight decay and data', about).folder)
 
 
 def keep(lab, name, height):

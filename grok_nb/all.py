@@ -14,15 +14,15 @@ __all__ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 
            'Nuclear', 'Optimiser', 'Penalty', 'Perpendicular', 'Prediction', 'Probe', 'Product', 'PyTorch',
            'Quaternion', 'Recovery', 'Run', 'SGD', 'Sampled', 'Scaled', 'Sign', 'Sparse', 'SparseLinear', 'StableMax',
            'Start', 'Stop', 'Store', 'StoreError', 'SweepResult', 'Symmetric', 'Task', 'Transformer', 'WarmUp',
-           'XORCluster', 'Xavier', 'array', 'as_module', 'chain', 'claim', 'colours', 'compare', 'completion', 'config',
-           'costs', 'curves', 'cyclic', 'delays', 'diagonal_flow', 'dial', 'dichotomy', 'draw_gram', 'embed',
-           'embedding', 'exponents', 'fit', 'flow', 'fourier', 'generator', 'gpt', 'groups', 'inside', 'irrep_power',
-           'irreps', 'judge', 'kernel_accuracy', 'kernel_path', 'kernel_ridge', 'kernel_svm', 'kernel_twin', 'kkt',
-           'lens_weights', 'linearise', 'logits', 'make_bank', 'margin', 'network', 'note', 'ntk', 'one_of', 'one_step',
-           'open_run', 'parity', 'part', 'parts', 'phase_table', 'phases', 'plot', 'plot_regime', 'preset', 'presets',
-           'probe', 'progress', 'real', 'regime', 'report', 'reproduce', 'ruled', 'runs', 'save_figure', 'scale',
-           'scoreboard', 'search', 'setting', 'solvers', 'story', 'survival', 'sweep', 'timeline', 'to_dataframe',
-           'to_transformer_lens', 'transfer', 'transitions', 'use_style', 'walsh', 'waves', 'whole']
+           'XORCluster', 'Xavier', 'as_module', 'chain', 'claim', 'colours', 'compare', 'completion', 'config', 'costs',
+           'curves', 'cyclic', 'delays', 'diagonal_flow', 'dial', 'dichotomy', 'draw_gram', 'embed', 'embedding',
+           'exponents', 'fit', 'flow', 'fourier', 'full_history', 'generator', 'gpt', 'groups', 'irrep_power', 'irreps',
+           'judge', 'kernel_accuracy', 'kernel_path', 'kernel_ridge', 'kernel_svm', 'kernel_twin', 'kkt',
+           'lens_weights', 'linearise', 'logits', 'make_bank', 'margin', 'mechanism', 'network', 'ntk', 'one_step',
+           'open_run', 'parity', 'phase_table', 'phases', 'plot', 'plot_regime', 'preset', 'presets', 'probe',
+           'progress', 'regime', 'report', 'reproduce', 'runs', 'save_figure', 'scale', 'scoreboard', 'search',
+           'setting', 'solvers', 'survival', 'sweep', 'timeline', 'to_dataframe', 'to_transformer_lens', 'transfer',
+           'transitions', 'use_style', 'walsh', 'waves']
 
 # %% ../index.ipynb #46a5efe8
 # What `from grok_nb.all import *` offers; in the package this is grok_nb/all.py
@@ -30,18 +30,18 @@ from .analysis import (curves, embedding, fourier, irrep_power, logits, margin, 
                               walsh, waves)
 from .analysis.compare import compare
 from .analysis.curves import plot, timeline
-from .analysis.elsewhere import save_figure, to_dataframe
-from .analysis.inside import inside
+from .analysis.export import save_figure, to_dataframe
 from .analysis.kkt import kkt
 from .analysis.linearise import kernel_accuracy, kernel_twin, linearise
+from .analysis.mechanism import mechanism
 from .analysis.ntk import kernel_path, ntk
 from .analysis.phase_diagram import phase_table
+from .analysis.predict import Prediction
 from .analysis.regime import dial, plot_regime, regime
-from .analysis.style import colours, use_style
 from .analysis.transitions import delays, exponents, phases, survival, transitions
 from .lab.report import report
 from .models import embed
-from .models.bank import Bank, Model, make_bank, note
+from .models.bank import Bank, Model, make_bank
 from .models.diagonal import DiagonalNet
 from .models.difference import Difference
 from .models.embed import Embedding, Fixed, Free, Linear, LowRank
@@ -56,17 +56,15 @@ from .models.scaled import Scaled
 from .models.transformer import Transformer, gpt
 
 # %% ../index.ipynb #287b43b1
-from .papers.groktransfer_theorem import IdealXOR
 from .papers.ledger import Evidence, claim, judge, load_chapters, scale, setting
-from .papers.predict import Prediction
 from .papers.reproduce import reproduce
-from .papers.board import scoreboard
-from .tasks.array import Array, array
+from .papers.scoreboard import scoreboard
+from .style import colours, use_style
+from .tasks.array import Array
 from .tasks.arrays import Arrays, Digits
 from .tasks.boolean import Boolean
 from .tasks.completion import MatrixCompletion
-from .tasks.config import (Config, ConfigError, config, one_of, part, parts, real, ruled,
-                                  whole)
+from .tasks.config import Config, ConfigError, config
 from .tasks.groups import (Alternating, Cube, Cyclic, Dihedral, Group, GroupComposition,
                                   Product, Quaternion, Symmetric)
 from .tasks.irreps import irreps
@@ -75,7 +73,7 @@ from .tasks.modular import ModularArithmetic
 from .tasks.noise_labels import NoiseLabels
 from .tasks.seeds import generator
 from .tasks.task import Sampled, Task
-from .tasks.xor import XORCluster
+from .tasks.xor import IdealXOR, XORCluster
 
 # %% ../index.ipynb #c0b54953
 from .theory import completion, cyclic, dichotomy, groups, one_step, parity, solvers
@@ -99,7 +97,7 @@ from .train.run import Run, open_run, runs
 from .train.search import search
 from .train.store import Store, StoreError
 from .train.sweep import SweepResult, sweep
-from .train.transfer import Continued, Handover, costs, story, transfer
+from .train.transfer import Continued, Handover, costs, full_history, transfer
 
 load_chapters()                                  # the experiments of the papers are presets too
 
@@ -112,19 +110,19 @@ _all_ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 'B
          'Grokfast', 'Group', 'GroupComposition', 'Handover', 'He', 'Hinge', 'IdealXOR', 'Init',
          'L2', 'L2nu', 'LabelNoise', 'Linear', 'Linearised', 'LogCrossEntropy', 'LogTime',
          'Logistic', 'Loss', 'LossNormalised', 'LowRank', 'MLP', 'MSE', 'Margin',
-         'MatrixCompletion', 'MatrixFactorisation', 'Metric', 'Model', 'ModularArithmetic', 'Movement',
-         'Muon', 'Network', 'NoiseLabels', 'NormScaled', 'Normal', 'Norms', 'Nuclear', 'Optimiser',
-         'Penalty', 'Perpendicular', 'Prediction', 'Probe', 'Product', 'PyTorch', 'Quaternion',
-         'Recovery', 'Run', 'SGD', 'Sampled', 'Scaled', 'Sign', 'Sparse', 'SparseLinear',
-         'StableMax', 'Start', 'Stop', 'Store', 'StoreError', 'SweepResult', 'Symmetric', 'Task',
-         'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'array', 'as_module', 'chain', 'claim',
-         'colours', 'compare', 'completion', 'config', 'costs', 'curves', 'cyclic', 'delays',
-         'diagonal_flow', 'dial', 'dichotomy', 'draw_gram', 'embed', 'embedding', 'exponents',
-         'fit', 'flow', 'fourier', 'generator', 'gpt', 'groups', 'inside', 'irrep_power', 'irreps',
-         'judge', 'kernel_accuracy', 'kernel_path', 'kernel_ridge', 'kernel_svm', 'kernel_twin',
-         'kkt', 'lens_weights', 'linearise', 'logits', 'make_bank', 'margin', 'network', 'note',
-         'ntk', 'one_of', 'one_step', 'open_run', 'parity', 'part', 'parts', 'phase_table',
-         'phases', 'plot', 'plot_regime', 'preset', 'presets', 'probe', 'progress', 'real',
-         'regime', 'report', 'reproduce', 'ruled', 'runs', 'save_figure', 'scale', 'scoreboard',
-         'search', 'setting', 'solvers', 'story', 'survival', 'sweep', 'timeline', 'to_dataframe',
-         'to_transformer_lens', 'transfer', 'transitions', 'use_style', 'walsh', 'waves', 'whole']
+         'MatrixCompletion', 'MatrixFactorisation', 'Metric', 'Model', 'ModularArithmetic',
+         'Movement', 'Muon', 'Network', 'NoiseLabels', 'NormScaled', 'Normal', 'Norms', 'Nuclear',
+         'Optimiser', 'Penalty', 'Perpendicular', 'Prediction', 'Probe', 'Product', 'PyTorch',
+         'Quaternion', 'Recovery', 'Run', 'SGD', 'Sampled', 'Scaled', 'Sign', 'Sparse',
+         'SparseLinear', 'StableMax', 'Start', 'Stop', 'Store', 'StoreError', 'SweepResult',
+         'Symmetric', 'Task', 'Transformer', 'WarmUp', 'XORCluster', 'Xavier', 'as_module', 'chain',
+         'claim', 'colours', 'compare', 'completion', 'config', 'costs', 'curves', 'cyclic',
+         'delays', 'diagonal_flow', 'dial', 'dichotomy', 'draw_gram', 'embed', 'embedding',
+         'exponents', 'fit', 'flow', 'fourier', 'full_history', 'generator', 'gpt', 'groups',
+         'irrep_power', 'irreps', 'judge', 'kernel_accuracy', 'kernel_path', 'kernel_ridge',
+         'kernel_svm', 'kernel_twin', 'kkt', 'lens_weights', 'linearise', 'logits', 'make_bank',
+         'margin', 'mechanism', 'network', 'ntk', 'one_step', 'open_run', 'parity', 'phase_table',
+         'phases', 'plot', 'plot_regime', 'preset', 'presets', 'probe', 'progress', 'regime',
+         'report', 'reproduce', 'runs', 'save_figure', 'scale', 'scoreboard', 'search', 'setting',
+         'solvers', 'survival', 'sweep', 'timeline', 'to_dataframe', 'to_transformer_lens',
+         'transfer', 'transitions', 'use_style', 'walsh', 'waves']

@@ -68,7 +68,7 @@ def late(one, other, what, plain):
 
 def left_behind(store):
     "What only a process at work may have in a store, or one that was killed: files, and replicas with an older state than their last."
-    odd = ('names/.tmp-*', *(f'segments/{o}' for o in ('.tmp-*', '.gone-*', '.sweep-*', '*/.tmp-*', '*/claim.json', '*/.beat', '*/.lock', '*/seats.*')))
+    odd = ('names/.tmp-*', *(f'segments/{o}' for o in ('.tmp-*', '.gone-*', '.sweep-*', '*/.tmp-*', '*/claim.json', '*/.beat', '*/.lock', '*/slots.*')))
     files = sorted(str(f.relative_to(store)) for o in odd for f in store.glob(o))
     states = [k for c in contents(Store(store)) for k, s in zip(c.replicas['key'], c.replicas.get('state', ())) if s]
     return files + sorted(f'an older state of {k}' for k in set(states) if states.count(k) > 1)

@@ -1,4 +1,4 @@
-"""One experiment, one result: by `fit`, by `sweep` at any number of seats, alone or in company, equal to the bit"""
+"""One experiment, one result: by `fit`, by `sweep` at any number of slots, alone or in company, equal to the bit"""
 import importlib
 import os
 import pkgutil
@@ -79,8 +79,8 @@ def three_rates(exp):
 def test_fit_and_sweep_agree_to_the_bit(kind, tmp_path):
     exps = three_rates(KINDS[kind])
     alone = [fit(e, tmp_path/'fit', progress=False) for e in exps]
-    for places in (1, 4):
-        result = sweep(exps, store=tmp_path/f'sweep{places}', places=places, progress=False)
+    for slots in (1, 4):
+        result = sweep(exps, store=tmp_path/f'sweep{slots}', slots=slots, progress=False)
         for i, run in enumerate(alone):
             there = result.run(i)
             tables(there.history, run.history)

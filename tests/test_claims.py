@@ -9,7 +9,7 @@ import pytest
 from grok_nb.papers.dichotomy_addition import decay_sweep, starts
 from grok_nb.papers.dichotomy_noise import at_rate, noisy, rates
 from grok_nb.papers.ledger import claims, known_claims, load_chapters, settings
-from grok_nb.papers.predict import shape_check
+from grok_nb.analysis.predict import shape_check
 from grok_nb.papers.reproduce import read_claims
 from grok_nb.tasks.config import from_dict, lengths, to_dict
 from grok_nb.train.presets import preset
@@ -47,7 +47,7 @@ def _(at):
 @claim('trial:2-long', says='it is long')
 def _(at):
     note('long')
-    with watching(ask=held): run = fit(exp, snapshot=.2)
+    with watching(ask=held): run = fit(exp, commit_every=.2)
     return Evidence(dict(step=run.step), holds=run.finished)
 '''
 

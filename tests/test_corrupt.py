@@ -49,13 +49,13 @@ def test_finished_run(small, reference, tmp_path, picture, kind, how):
 @pytest.mark.parametrize('how', [cut, edited, longer, empty, gone])
 def test_unfinished_run(small, reference, tmp_path, picture, how):
     with watching(ask=lambda e, step: 'stop' if step == 50 else ''): fit(small, tmp_path, device='cpu')
-    seats, = segment_of(tmp_path).glob('seats.*')
-    good = damage(seats, how)
+    slots, = segment_of(tmp_path).glob('slots.*')
+    good = damage(slots, how)
     before = picture(tmp_path, ('.lock',))
-    with pytest.raises(StoreError, match='seats'): fit(small, tmp_path, device='cpu')
+    with pytest.raises(StoreError, match='slots'): fit(small, tmp_path, device='cpu')
     assert picture(tmp_path, ('.lock',)) == before
 
-    seats.write_bytes(good)                                                                # mended, it goes on
+    slots.write_bytes(good)                                                                # mended, it goes on
     assert not open_run(small, tmp_path).finished
     same(fit(small, tmp_path, device='cpu'), reference)
 
@@ -91,7 +91,7 @@ def test_other_files_of_the_user_survive(small, tmp_path):
     with watching(ask=lambda e, step: 'stop' if step == 50 else ''): fit(small, tmp_path, device='cpu')
     note = segment_of(tmp_path)/'notes.md'
     note.write_text('mine')
-    fit(small, tmp_path, device='cpu', snapshot=0)
+    fit(small, tmp_path, device='cpu', commit_every=0)
     store.drop_states()
     store.fold(2)
     with pytest.raises(StoreError, match='notes.md'): store.remove(small.id)

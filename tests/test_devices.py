@@ -14,7 +14,7 @@ from grok_nb.train.members import load_data
 from grok_nb.train.losses import Loss
 from grok_nb.train.optim import Optimiser
 from grok_nb.train.penalties import Penalty
-from grok_nb.train.probes import Look, Probe, answers
+from grok_nb.train.probes import Snapshot, Probe, answers
 from torch import nn
 
 tokens, vectors = ModularArithmetic(p=5), SparseLinear(dim=6, train=5, test=4)
@@ -123,8 +123,8 @@ def test_every_probe(cls):
     exp = sparse if cls.__name__ == 'Recovery' else base              # it knows the truth of one task only
     start, data = make_bank(exp.model, exp.task, (0, 1), device='meta'), load_data(exp, 'meta')
     opt = chain(LossNormalised(), AdamW())
-    look = Look(start, start, data, exp.task, 1, opt, opt.init(start.trained))
-    for v in answers((cls(),), look).values(): assert v.device.type == 'meta' and v.shape == (2,)
+    snapshot = Snapshot(start, start, data, exp.task, 1, opt, opt.init(start.trained))
+    for v in answers((cls(),), snapshot).values(): assert v.device.type == 'meta' and v.shape == (2,)
 
 
 def test_mixed_devices_are_refused_in_a_sentence():

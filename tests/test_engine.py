@@ -10,7 +10,7 @@ from grok_nb.all import (AdamW, Boolean, Continued, Cosine, Experiment, Free, Gr
 from grok_nb.train import loop, pool as engine
 from grok_nb.train.capture import Captured
 from grok_nb.train.events import watching
-from grok_nb.train.pool import Pool, seated
+from grok_nb.train.pool import Pool, full_pool
 from grok_nb.train.probes import Norms
 from grok_nb.train.run import index, runs
 from same import agree, same, tables, tensors
@@ -45,10 +45,10 @@ def test_a_sweep_with_a_start_leaves_early(tmp_path):
         tables(part[part.replica == r], whole[(whole.replica == r) & (whole.step <= step)])
 
 
-@pytest.mark.parametrize('places', [1, 3])
-def test_events_keep_each_replica_as_it_was(tmp_path, places):
+@pytest.mark.parametrize('slots', [1, 3])
+def test_events_keep_each_replica_as_it_was(tmp_path, slots):
     exps = [weak.but(lr=lr, keep_at=('train accuracy >= .5', 'test accuracy >= .3'), steps=120) for lr in (.02, .03)]
-    result = sweep(exps, store=tmp_path/'sweep', stop=Stop('train accuracy >= .95'), places=places, progress=False)
+    result = sweep(exps, store=tmp_path/'sweep', stop=Stop('train accuracy >= .95'), slots=slots, progress=False)
     for i, e in enumerate(exps):
         run = fit(e, tmp_path/'fit', progress=False)
         tensors(*(r.at('train accuracy >= .5').params for r in (result.run(i), run)), i)
@@ -63,10 +63,10 @@ def test_a_chain_of_starts_goes_through_a_sweep(tmp_path):
 
 
 def test_replicas_share_one_copy_of_their_data():
-    pool = seated(weak.but(seeds=5))
-    assert pool.data['train'][0].dim() == 2 and len({s.data['train'][0].data_ptr() for s in pool.seats}) == 1
-    apart = seated(weak.but(seeds=8, data_seed=(0, 1)*4))
-    assert apart.sets['train'][0].shape[0] == 2 and len({s.data['train'][0].data_ptr() for s in apart.seats}) == 2
+    pool = full_pool(weak.but(seeds=5))
+    assert pool.data['train'][0].dim() == 2 and len({s.data['train'][0].data_ptr() for s in pool.slots}) == 1
+    apart = full_pool(weak.but(seeds=8, data_seed=(0, 1)*4))
+    assert apart.sets['train'][0].shape[0] == 2 and len({s.data['train'][0].data_ptr() for s in apart.slots}) == 2
     assert apart.data['train'][0].shape[0] == 8
 
 
@@ -76,7 +76,7 @@ def test_some_share_a_data_set_and_others_do_not(more, tmp_path):
     exp = weak.but(seeds=5, data_seed=(4, 7, 4, 7, 7), steps=30, **more)
     run = fit(exp, tmp_path/'fit', progress=False)
     some = [exp.but(seeds=(s,), data_seed=d, steps=n) for s, d, n in zip(range(5), exp.data_seed, (30, 30, 12, 30, 30))]
-    result = sweep(some, store=tmp_path/'sweep', places=4, progress=False)
+    result = sweep(some, store=tmp_path/'sweep', slots=4, progress=False)
     for i in (0, 1, 3, 4):
         tensors(result.run(i).at().params, {k: v[i:i + 1] for k, v in run.at().params.items()}, i)
         tables(*(h.drop(columns='replica') for h in (history(result.run(i)), history(run)[history(run).replica == i])))
@@ -99,10 +99,10 @@ def test_a_lone_survivor_goes_on_as_in_company():
 stream = Experiment(Boolean(n=9, k=2, test=31), MLP(width=9, act='relu', bias='all'), SGD(.1), loss=Hinge(), batch=3, steps=23, seeds=2)
 
 
-@pytest.mark.parametrize('places', [1, 3, 4])
-def test_neighbours_on_a_common_stream_may_leave(tmp_path, places):
+@pytest.mark.parametrize('slots', [1, 3, 4])
+def test_neighbours_on_a_common_stream_may_leave(tmp_path, slots):
     exps = [stream.but(steps=9), stream.but(lr=.05), stream.but(lr=.3, seeds=3)]
-    result = sweep(exps, store=tmp_path/'sweep', places=places, progress=False)
+    result = sweep(exps, store=tmp_path/'sweep', slots=slots, progress=False)
     assert result.failed.empty
     for i, e in enumerate(exps): same(result.run(i), fit(e, tmp_path/'fit', progress=False))
 
@@ -138,7 +138,7 @@ def test_a_start_that_fails_fails_alone(tmp_path):
 def test_a_sweep_that_is_stopped_while_a_start_trains_loses_nothing(tmp_path):
     exps = [moved(lr=lr) for lr in (.01, .03)]
     with watching(ask=lambda exp, step: 'stop' if exp == weak and step == 50 else ''):
-        assert sweep([weak.but(lr=.01), *exps], store=tmp_path/'a', places=1, snapshot=1000, progress=False).stopped
+        assert sweep([weak.but(lr=.01), *exps], store=tmp_path/'a', slots=1, commit_every=1000, progress=False).stopped
     assert open_run(weak.but(lr=.01), tmp_path/'a').finished
     assert open_run(exps[0].start.weak, tmp_path/'a').step == 50
     assert not sweep(exps, store=tmp_path/'a', progress=False).stopped
@@ -168,15 +168,15 @@ def recorder(monkeypatch):
         def record(step, undo):
             for _ in range(3): step()
             undo()
-            held, counts, number = places(pool), [s.step for s in pool.seats], len(made)
+            held, counts, number = places(pool), [s.step for s in pool.slots], len(made)
             made.append(0)
             def again():
                 assert places(pool) == held
                 made[number] += 1
-                now = [s.step for s in pool.seats]
-                for s, k in zip(pool.seats, counts): s.step = k
+                now = [s.step for s in pool.slots]
+                for s, k in zip(pool.slots, counts): s.step = k
                 step()
-                for s, k in zip(pool.seats, now): s.step = k
+                for s, k in zip(pool.slots, now): s.step = k
             return again
         return record
     def pretended(pool):
@@ -189,8 +189,8 @@ def recorder(monkeypatch):
     return on
 
 
-def outcome(exps, places=4):
-    pool = Pool([(e, i, None) for e in exps for i in range(len(e))], places, Stop(None))
+def outcome(exps, slots=4):
+    pool = Pool([(e, i, None) for e in exps for i in range(len(e))], slots, Stop(None))
     for _ in pool.turns(): pass
     assert not pool.failed, pool.failed
     return {(s.exp.id, s.replica): (s.steps, s.rows, s.kept[-1][1]) for s in pool.done}
@@ -206,9 +206,9 @@ plain = dict(window=full.but(optim=chain(Grokfast('ma', window=3), AdamW(.01))),
 
 @pytest.mark.parametrize('kind', [*recorded, *plain])
 def test_recorded_steps_are_plain_steps(kind, recorder):
-    "As long as the seats stay as they are; who leaves or sits down makes a step be recorded anew."
+    "As long as the slots stay as they are; who leaves or sits down makes a step be recorded anew."
     exp = (recorded | plain)[kind]
-    exps = [exp.but(steps=6, seeds=1), exp, exp.but(steps=17, seeds=(5, 6))]       # five on four seats; who leaves is followed at the next turn
+    exps = [exp.but(steps=6, seeds=1), exp, exp.but(steps=17, seeds=(5, 6))]       # five on four slots; who leaves is followed at the next turn
     usual, made = outcome(exps), recorder()
     found = outcome(exps)
     assert found.keys() == usual.keys() and made == ([6, 1, 10, 6, 1] if kind in recorded else [])

@@ -41,7 +41,7 @@ def test_a_sweep_tells_each_end_once(executor, tmp_path):
     lost = weak.but(start=Continued(weak.but({'model.width': 5})))
     some = [weak, *strong, weak.but(lr=1e30), lost]
     with pytest.warns(UserWarning, match='3 replicas could not be trained'):
-        result, ends, done = heard(sweep, some, executor, store=tmp_path, device='cpu', places=1)
+        result, ends, done = heard(sweep, some, executor, store=tmp_path, device='cpu', slots=1)
     assert result.failed.number.unique().tolist() == [4] and ends == once(*some[:4]) and done
     assert heard(sweep, some[:4], executor, store=tmp_path, device='cpu')[1:] == (once(*some[:4]), True)      # they are in the store: the same again
 
@@ -59,7 +59,7 @@ def test_a_stopped_sweep_tells_of_what_is_done(executor, tmp_path):
     def ask():
         count.append(set(runs(tmp_path).query('finished').id) if len(count) % 50 == 0 or executor else set())
         return 'stop' if weak.id in count[-1] else ''
-    result, ends, done = heard(sweep, [weak, long], executor, store=tmp_path, device='cpu', snapshot=0, ask=ask)
+    result, ends, done = heard(sweep, [weak, long], executor, store=tmp_path, device='cpu', commit_every=0, ask=ask)
     assert result.stopped and ends == once(weak) and done
 
 

@@ -92,7 +92,7 @@ tiny = Experiment(ModularArithmetic(p=7, train_frac=.6), MLP(width=4), AdamW(lr=
 weak = tiny.but({'model.embed': Free(2), 'keep': ()})
 handed = transfer(weak, weak.but({'model.embed': Free(3), 'steps': 2}), at='end')
 rates = [tiny.but(lr=lr) for lr in (.01, .02, .03)]
-how = dict(device='cpu', progress=False, snapshot=0)
+how = dict(device='cpu', progress=False, commit_every=0)
 
 
 def quick(exp, store): return fit(exp, store, 'cpu', progress=False)
@@ -108,7 +108,7 @@ class Deed:
     goes_on: bool = True
 
 
-def wide(store): return sweep(rates[:2], store=store, stop=Stop(None), places=3, **how)
+def wide(store): return sweep(rates[:2], store=store, stop=Stop(None), slots=3, **how)
 def remove(exp): return lambda store: Store(store).remove(exp.id)
 def of_one_and_of_all(store): return [Store(store).drop_states(*i) for i in ([rates[0].id], [])]
 
@@ -119,13 +119,13 @@ deeds = dict(
     sweep=Deed(wide, tuple(rates[:2])),
     shared=Deed(wide, tuple(rates[:2]), lambda store: quick(tiny.but(seeds=3), store)),
     transfer=Deed(lambda store: fit(handed, store, **how), (weak, handed)),
-    search=Deed(lambda store: search(tiny, dict(lr=[.01, .02]), n=2, sampler='grid', least=1, store=store, device='cpu', snapshot=0), (tiny,)),
+    search=Deed(lambda store: search(tiny, dict(lr=[.01, .02]), n=2, sampler='grid', least=1, store=store, device='cpu', commit_every=0), (tiny,)),
     rename=Deed(lambda store: Store(store).rename(tiny.id, 'mine'), (tiny,), lambda store: quick(tiny, store)),
     remove=Deed(remove(tiny), tuple(rates[1:]), lambda store: [quick(e, store) for e in rates], (tiny,)),
     remove_one=Deed(remove(rates[1]), (rates[0], rates[2]), lambda store: sweep(rates, store=store, device='cpu', progress=False), (rates[1],)),
     remove_most=Deed(lambda store: [Store(store).remove(e.id) for e in rates[1:] if e.id in set(runs(store).id)], (rates[0],),
                      lambda store: sweep(rates, store=store, device='cpu', progress=False), tuple(rates[1:])),
-    enlist=Deed(lambda store: fit(tiny, store, **how), (tiny, tiny.but(seeds=3)), lambda store: quick(tiny.but(seeds=3), store)),
+    register=Deed(lambda store: fit(tiny, store, **how), (tiny, tiny.but(seeds=3)), lambda store: quick(tiny.but(seeds=3), store)),
     enlist_some=Deed(wide, tuple(rates[:2]), lambda store: [quick(e.but(seeds=3), store) for e in rates[:2]]),
     drop_states=Deed(of_one_and_of_all, tuple(rates), lambda store: [wide(store), quick(rates[2], store)], goes_on=False),
     fold=Deed(lambda store: Store(store).fold(2), tuple(rates), lambda store: [quick(e, store) for e in rates]))
@@ -226,8 +226,8 @@ def test_a_kill_at_every_write(name, stores, whole):
 
 long = tiny.but(steps=40, keep=3)
 slow = {'fit': (lambda store: fit(long, store, **how), (long,)),
-        'sweep': (lambda store: sweep([long, long.but(lr=.02)], store=store, places=2, **how), (long, long.but(lr=.02))),
-        'search': (lambda store: search(long, dict(lr=[.01, .02]), n=2, sampler='grid', least=10, store=store, device='cpu', snapshot=0), (long,)),
+        'sweep': (lambda store: sweep([long, long.but(lr=.02)], store=store, slots=2, **how), (long, long.but(lr=.02))),
+        'search': (lambda store: search(long, dict(lr=[.01, .02]), n=2, sampler='grid', least=10, store=store, device='cpu', commit_every=0), (long,)),
         'transfer': (lambda store: fit(handed.but(steps=40), store, **how), (weak, handed.but(steps=40)))}
 
 

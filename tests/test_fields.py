@@ -11,7 +11,7 @@ from grok_nb.all import MLP, ConfigError, Free, LowRank
 from grok_nb.tasks.array import array
 from grok_nb.tasks.config import Config, Rule, config, from_dict, ruled, to_dict
 from grok_nb.train.penalties import Penalty
-from grok_nb.train.shard import every_pair, make_shards
+from grok_nb.train.shard import all_replicas, make_shards
 from grok_nb.train.sweep import sweep
 
 
@@ -84,9 +84,9 @@ class Each(Penalty):
 def test_a_sweep_trains_both_of_two_that_are_equal_but_have_different_ids(kind, small, tmp_path):
     both = [small.but(penalty=(kind(v),), lr=.01) for v in (1, 1.)]
     assert both[0] == both[1] and both[0].id != both[1].id
-    assert sum(map(len, make_shards(every_pair(both)))) == 4 and sum(map(len, make_shards(every_pair(both + both)))) == 4
+    assert sum(map(len, make_shards(all_replicas(both)))) == 4 and sum(map(len, make_shards(all_replicas(both + both)))) == 4
     turns = iter(range(20))
-    part = sweep(both, store=tmp_path, snapshot=0, ask=lambda: 'stop' if next(turns, None) is None else '')
+    part = sweep(both, store=tmp_path, commit_every=0, ask=lambda: 'stop' if next(turns, None) is None else '')
     assert part.stopped
     whole = sweep(both, store=tmp_path)                       # taken up again, neither is taken for the other
     assert whole.frame.ended.tolist() == ['finished']*4 and whole.frame.id.nunique() == 2

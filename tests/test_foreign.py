@@ -5,7 +5,7 @@ import sys
 
 import pytest
 from grok_nb.all import fit, runs
-from grok_nb.lab.jobs import Job, Spare, enlist, jobs, start
+from grok_nb.lab.jobs import Job, Spare, write_job, jobs, start
 from grok_nb.lab.page import Laboratory
 from grok_nb.lab.parts import Desk, until
 from grok_nb.lab.watch import Watch
@@ -38,7 +38,7 @@ def module(tmp_path, monkeypatch):
 
 def foreign(small, store, kind='run', **about):
     "A job whose task is a class of a module that lies beside the runs"
-    job = enlist([small], store, kind, 'a gift', about)
+    job = write_job([small], store, kind, 'a gift', about)
     d = json.loads((job.folder/'job.json').read_text())
     d['experiments'][0]['task']['type'] = 'beside:Trap'
     (job.folder/'job.json').write_text(json.dumps(d))
@@ -89,7 +89,7 @@ def test_a_class_of_your_own_is_trained_by_a_worker_and_by_a_spare(small, module
 
 
 def test_a_job_of_another_store_is_none_of_this_one(small, tmp_path):
-    job = enlist([small], tmp_path/'there')
+    job = write_job([small], tmp_path/'there')
     (tmp_path/'here').mkdir()
     (tmp_path/'there/.lab').rename(tmp_path/'here/.lab')
     assert jobs(tmp_path/'here') == [] and 'Nothing has been trained' in Watch(Desk(tmp_path/'here')).line.value

@@ -41,7 +41,7 @@ def test_ctrl_c_in_a_notebook_returns_the_partial_run(tmp_path, monkeypatch):
     manager, client = start_new_kernel(startup_timeout=LIMIT, kernel_name='python3')
     try:
         ask(client, start + '_v = 1')
-        sent = client.execute('run = fit(exp, snapshot=0); _v = run')
+        sent = client.execute('run = fit(exp, commit_every=0); _v = run')
         until(lambda: committed(tmp_path), 'the kernel commits a step')
         manager.interrupt_kernel()
         while client.get_shell_msg(timeout=LIMIT)['parent_header'].get('msg_id') != sent: pass

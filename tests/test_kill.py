@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(os.name == 'nt', reason='needs SIGKILL')
 
 def train(exp, store, of, most):
     "A commit at every step, so that there are many chances to hit one; after `most` steps of the experiment `of` it waits to be killed."
-    with watching(ask=lambda e, step: 'hold' if e.id == of and step >= most else ''): fit(exp, store, device='cpu', progress=False, snapshot=0)
+    with watching(ask=lambda e, step: 'hold' if e.id == of and step >= most else ''): fit(exp, store, device='cpu', progress=False, commit_every=0)
 
 
 def committed(exp, store):

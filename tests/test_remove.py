@@ -58,7 +58,7 @@ def test_what_is_being_trained_is_refused_and_the_rest_is_not(tmp_path):
             with pytest.raises(StoreError, match=f'{tiny.id} is being trained: stop it first'): store.remove(tiny.id)
             said.append((store.busy(tiny.id), store.busy(grid[1].id), store.remove(grid[1].id)))
         return ''
-    with watching(ask=ask): run = fit(tiny, store, snapshot=0, **how)
+    with watching(ask=ask): run = fit(tiny, store, commit_every=0, **how)
     assert run.finished and said[0][:2] == (True, False) and said[0][2] > 0 and runs(store).id.tolist() == [tiny.id]
 
 
@@ -85,8 +85,8 @@ def _attempt(do, times, at_work, out):
     out.put(wrong)
 
 
-def _trains(store, some): return lambda i: fit(grid[some[i % len(some)]], store, snapshot=0, **how)
-def _sweeps(store, some): return lambda i: sweep([grid[k] for k in some], store=store, snapshot=0, **how)
+def _trains(store, some): return lambda i: fit(grid[some[i % len(some)]], store, commit_every=0, **how)
+def _sweeps(store, some): return lambda i: sweep([grid[k] for k in some], store=store, commit_every=0, **how)
 def _removes(store, some): return lambda i: Store(store).remove(grid[some[i % len(some)]].id)
 def _renames(store, some): return lambda i: Store(store).rename(grid[some[i//3 % len(some)]].id, f'run {i}'*(i % 3 > 0))
 def _folds(store, some): return lambda i: Store(store).fold(2)

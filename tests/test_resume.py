@@ -49,7 +49,7 @@ cases = {
 @pytest.mark.parametrize('exp', cases.values(), ids=list(cases))
 def test_a_stopped_run_ends_with_the_same_bits(exp, tmp_path):
     pressed.clear()
-    part = fit(exp, tmp_path/'a', device='cpu', snapshot=0)
+    part = fit(exp, tmp_path/'a', device='cpu', commit_every=0)
     done, straight = fit(exp, tmp_path/'a', device='cpu'), fit(exp, tmp_path/'b', device='cpu')
     assert not part.finished and part.step >= 13 and done.finished and straight.finished
     assert straight.history.loss.notna().all()                          # or equal bits would say little

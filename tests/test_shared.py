@@ -59,8 +59,8 @@ def three(exp):
 def test_one_store_one_result_by_every_way_in_every_order(kind, tmp_path, steps):
     slow, exp = three_rates(KINDS[kind])[:2]
     more, part = three(exp), exp.but(seeds=(1, 2))
-    ways = dict(fit=lambda s: fit(exp, s, **how), sweep=lambda s: sweep([slow, exp], store=s, places=3, **how),
-                more=lambda s: fit(more, s, **how), part=lambda s: sweep([part], store=s, places=1, **how))
+    ways = dict(fit=lambda s: fit(exp, s, **how), sweep=lambda s: sweep([slow, exp], store=s, slots=3, **how),
+                more=lambda s: fit(more, s, **how), part=lambda s: sweep([part], store=s, slots=1, **how))
     every = {e.id: e for e in (slow, exp, more, part)}
     apart = {k: fit(e, tmp_path/k, **how) for k, e in every.items()}
     once = exp.steps*len({k for e in every.values() for k in replica_ids(e)})
@@ -77,10 +77,10 @@ def test_a_rule_for_leaving_with_a_start_and_with_events(tmp_path, steps):
     exps = [transfer(weak, weak.but({'model.embed': Free(5), 'lr': lr, 'steps': 150, 'keep_at': ('train >= .3', 'train >= .9')}), at='end') for lr in (.02, .05)]
     rule = Stop('train accuracy >= .5')
     whole = [fit(e, tmp_path/'whole', **how) for e in exps]
-    for places in (1, 4):
-        store = tmp_path/str(places)
+    for slots in (1, 4):
+        store = tmp_path/str(slots)
         steps.clear()
-        result = sweep(exps, store=store, stop=rule, places=places, **how)
+        result = sweep(exps, store=store, stop=rule, slots=slots, **how)
         assert (result.frame.ended == 'generalised').all() and (result.frame.step < 150).all()
         for k, e in enumerate(exps):
             part, h = result.run(k), whole[k].history
@@ -89,7 +89,7 @@ def test_a_rule_for_leaving_with_a_start_and_with_events(tmp_path, steps):
             tables(part.history, seen)
             assert part.checkpoints[0] == 0 and not part.finished
             for step in (0, 'train >= .3'): tensors(whole[k].at(step).params, part.at(step).params, (k, step))
-        assert sweep(exps, store=store, stop=rule, places=places, **how).taken == 0
+        assert sweep(exps, store=store, stop=rule, slots=slots, **how).taken == 0
         done = [fit(e, store, **how) for e in exps]                          # without the rule they go on
         for a, b in zip(done, whole): same(a, b)
         assert sum(steps) == 60*2 + 150*4                                    # the weak ones, and each of the others once
@@ -99,7 +99,7 @@ def test_a_rule_for_leaving_with_a_start_and_with_events(tmp_path, steps):
 
 def _sweeps(exps, store, gate, out):
     gate.wait()
-    out.put(sweep(exps, store=store, snapshot=0, **how).taken)
+    out.put(sweep(exps, store=store, commit_every=0, **how).taken)
 
 
 def test_two_sweeps_at_the_same_time_share_what_both_ask_for(tmp_path):
@@ -130,7 +130,7 @@ class Together:
 
 def test_seeds_of_one_experiment_are_trained_side_by_side_by_several_workers(tmp_path):
     exp = base.but(seeds=8, steps=40)
-    with ProcessPoolExecutor(2, mp_context=children) as pool: result = sweep([exp], Together(pool), store=tmp_path/'many', places=1, **how)
+    with ProcessPoolExecutor(2, mp_context=children) as pool: result = sweep([exp], Together(pool), store=tmp_path/'many', slots=1, **how)
     run, found = result.run(0), find(Store(tmp_path/'many'), list(replica_ids(exp)))
     assert len({e['pid'] for e in run.environments} - {os.getpid()}) == 2
     assert [len(r.sources) for r in found.values()] == [1]*8 and result.taken == 8*40      # each by one of them, and each step once
@@ -143,7 +143,7 @@ def test_seeds_of_one_experiment_are_trained_side_by_side_by_several_workers(tmp
 def _fits(exp, store):
     "A commit at every step; after fifty it waits to be killed."
     steps = itertools.count()
-    with watching(ask=lambda e, step: 'hold' if next(steps) >= 50 else ''): fit(exp, store, snapshot=0, **how)
+    with watching(ask=lambda e, step: 'hold' if next(steps) >= 50 else ''): fit(exp, store, commit_every=0, **how)
 
 
 def killed(exp, store):

@@ -22,7 +22,7 @@ from grok_nb.train.fit import fit
 from grok_nb.train.optim import AdamW
 from grok_nb.train.record import find
 from grok_nb.train.run import index, open_run, runs
-from grok_nb.train.shard import every_pair, make_shards, train_shard
+from grok_nb.train.shard import all_replicas, make_shards, train_shard
 from grok_nb.train.store import Store
 from grok_nb.train.sweep import sweep
 from waiting import LIMIT, forked, until
@@ -38,7 +38,7 @@ def stepped(store): return Path(store).with_suffix('.stepped')
 
 
 def trains(store):
-    with watching(tell=lambda e, step, run: step and stepped(store).touch()): fit(exp, store, 'cpu', progress=False, snapshot=never)
+    with watching(tell=lambda e, step, run: step and stepped(store).touch()): fit(exp, store, 'cpu', progress=False, commit_every=never)
     stepped(store).with_suffix('.after').touch()
 
 
@@ -48,7 +48,7 @@ def sweeps(store):
         turns.append(1)
         if len(turns) > 20: stepped(store).touch()
         return ''
-    sweep([exp, exp.but(lr=.02)], store=store, places=2, device='cpu', progress=False, snapshot=never, ask=ask)
+    sweep([exp, exp.but(lr=.02)], store=store, slots=2, device='cpu', progress=False, commit_every=never, ask=ask)
     stepped(store).with_suffix('.after').touch()
 
 
@@ -92,9 +92,9 @@ def at_20(sign):
 @pytest.mark.parametrize('sign', signals)
 def test_a_handler_of_ones_own_is_called_after_the_commit_and_gets_what_was_done(sign, handled, tmp_path):
     usual = {s: signal.getsignal(s) for s in signals}
-    with watching(ask=at_20(sign)): run = fit(brief, tmp_path/'fit', 'cpu', snapshot=never)
+    with watching(ask=at_20(sign)): run = fit(brief, tmp_path/'fit', 'cpu', commit_every=never)
     assert handled == [sign] and not run.finished and run.step == open_run(brief, tmp_path/'fit').step == 20
-    result = sweep([brief, brief.but(train_frac=.5)], store=tmp_path/'sweep', device='cpu', snapshot=never, ask=at_20(sign))
+    result = sweep([brief, brief.but(train_frac=.5)], store=tmp_path/'sweep', device='cpu', commit_every=never, ask=at_20(sign))
     assert handled == [sign]*2 and result.stopped and 0 < result.taken == committed(tmp_path/'sweep') < brief.steps*2
     assert {s: signal.getsignal(s) for s in signals} == usual
     assert fit(brief, tmp_path/'fit', 'cpu').finished and sweep(result.experiments, store=tmp_path/'sweep', device='cpu').frame.ended.eq('finished').all()
@@ -156,7 +156,7 @@ def pools(store, kind, exps):
     context = multiprocessing.get_context(kind)
     if kind == 'forkserver': context.set_forkserver_preload([__name__])      # imports once, not in each of the two
     with ProcessPoolExecutor(2, mp_context=context) as pool:
-        result = sweep(exps, pool, store=store, device='cpu', progress=False, snapshot=never)
+        result = sweep(exps, pool, store=store, device='cpu', progress=False, commit_every=never)
     said = dict(stopped=result.stopped, taken=result.taken, failed=len(result.failed))
     stepped(store).write_text(json.dumps(said))
 
@@ -245,7 +245,7 @@ def wishing(store, kind, by):
         return 'stop' if seen else ''
     mine = ask if by == 'sweep' else None
     with executor as pool, watching(ask=None if mine else ask):
-        result = sweep(many, pool, store=store, device='cpu', progress=False, snapshot=never, ask=mine)
+        result = sweep(many, pool, store=store, device='cpu', progress=False, commit_every=never, ask=mine)
     said = dict(stopped=result.stopped, failed=len(result.failed), taken=sum(seen.values()), pid=os.getpid(), told=told)
     stepped(store).write_text(json.dumps(said))
 
@@ -301,7 +301,7 @@ def test_only_the_main_thread_of_a_child_process_follows_its_parent():
 # --- waiting for another process -----------------------------------------------------------------------------------
 
 def test_a_sweep_that_waits_for_others_says_so_once(tmp_path, capsys):
-    store, shard, said, got, asked = Store(tmp_path), make_shards(every_pair([brief]))[0], '', [], []
+    store, shard, said, got, asked = Store(tmp_path), make_shards(all_replicas([brief]))[0], '', [], []
     def ask(): asked.append(1); return ''
     segment, mine, lock = store.claim(shard.id, list(replica_ids(brief)))
     assert mine == list(replica_ids(brief)) and not store.claim('x', mine)[0]

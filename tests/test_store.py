@@ -31,7 +31,7 @@ def stopped(exp, store, monkeypatch, after=50):
         real(*a)
     with monkeypatch.context() as m:
         m.setattr(Pool, 'step', fails)
-        with pytest.raises(MemoryError): fit(exp, store, device='cpu', snapshot=0)
+        with pytest.raises(MemoryError): fit(exp, store, device='cpu', commit_every=0)
 
 
 @pytest.mark.parametrize('nth', range(1, 40, 3))
@@ -42,7 +42,7 @@ def test_a_disk_that_fills_up_costs_nothing(small, reference, tmp_path, monkeypa
         if next(count) == nth: raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         real(fd)
     monkeypatch.setattr(os, 'fsync', full)
-    with pytest.raises(StoreError, match='No space left'): fit(small, tmp_path/'run', device='cpu', snapshot=0)
+    with pytest.raises(StoreError, match='No space left'): fit(small, tmp_path/'run', device='cpu', commit_every=0)
     assert not list((tmp_path/'run').rglob('.tmp-*'))
     monkeypatch.setattr(os, 'fsync', real)
     run = fit(small, tmp_path/'run', device='cpu')
@@ -60,8 +60,8 @@ def test_a_lost_manifest_does_not_start_the_run_again(small, tmp_path, picture, 
     assert picture(tmp_path, ('.lock',)) == before
 
 
-@pytest.mark.parametrize('snapshot', [1e12, float('inf')])
-def test_a_run_without_snapshots_killed_in_its_last_commit_ends_the_same(small, reference, tmp_path, monkeypatch, snapshot):
+@pytest.mark.parametrize('commit_every', [1e12, float('inf')])
+def test_a_run_without_snapshots_killed_in_its_last_commit_ends_the_same(small, reference, tmp_path, monkeypatch, commit_every):
     import grok_nb.train.store as store
     real = store.write_atomic
     def killed(path, data):
@@ -69,8 +69,8 @@ def test_a_run_without_snapshots_killed_in_its_last_commit_ends_the_same(small, 
         real(path, data)
     with monkeypatch.context() as m:
         m.setattr(store, 'write_atomic', killed)
-        with pytest.raises(KeyboardInterrupt): fit(small, tmp_path/'run', device='cpu', snapshot=snapshot)
-    run = fit(small, tmp_path/'run', device='cpu', snapshot=snapshot)
+        with pytest.raises(KeyboardInterrupt): fit(small, tmp_path/'run', device='cpu', commit_every=commit_every)
+    run = fit(small, tmp_path/'run', device='cpu', commit_every=commit_every)
     assert run.finished and same(run, reference)
 
 
@@ -95,7 +95,7 @@ def test_reading_while_another_process_writes(small, tmp_path):
     reader = children.Process(target=_follow, args=(small, tmp_path, gate, out), daemon=True)
     reader.start()
     until(gate.is_set, 'the reader begins')
-    fit(small, tmp_path, device='cpu', snapshot=0)
+    fit(small, tmp_path, device='cpu', commit_every=0)
     seen = out.get(timeout=LIMIT)
     reader.join()
     assert isinstance(seen, list) and seen == sorted(seen) and seen[-1] == small.steps, seen
@@ -191,7 +191,7 @@ def test_listing_on_the_command_line_survives_a_bad_segment(small, tmp_path):
 
 def test_a_store_can_be_shared(small, tmp_path):
     old = os.umask(0o002)
-    try: fit(small, tmp_path/'s', device='cpu', snapshot=0)
+    try: fit(small, tmp_path/'s', device='cpu', commit_every=0)
     finally: os.umask(old)
     modes = {f.name: f.stat().st_mode & 0o777 for f in segment_of(tmp_path/'s').iterdir()}
     assert set(modes.values()) == {0o664}, modes

@@ -28,15 +28,15 @@ grid = exp.grid(wd=[.01, .5], train_frac=[.5, .6])
 
 # What is to be killed commits at every turn, so that there are many chances to hit one, and waits before its end: see `held`
 
-def alone(store, snapshot): sweep(grid, store=store, stop=Stop(), snapshot=snapshot, ask=held(store))
+def alone(store, commit_every): sweep(grid, store=store, stop=Stop(), commit_every=commit_every, ask=held(store))
 
 
-def cluster(store, snapshot):
+def cluster(store, commit_every):
     import dask
     from dask.distributed import Client, LocalCluster
     dask.config.set({f'distributed.comm.timeouts.{k}': f'{LIMIT} s' for k in ('connect', 'tcp')} | {'distributed.scheduler.worker-ttl': None})
     with LocalCluster(2, threads_per_worker=1, dashboard_address=None) as c, Client(c) as client:
-        sweep(grid, Held(client.get_executor()), store=store, stop=Stop(), snapshot=snapshot)
+        sweep(grid, Held(client.get_executor()), store=store, stop=Stop(), commit_every=commit_every)
 
 
 def hold_of(store): return Path(store).with_suffix('.hold')
@@ -142,7 +142,7 @@ def test_a_broken_pool_of_processes_is_said_and_nothing_is_lost(tmp_path, expect
     killer = Thread(target=kill)
     killer.start()
     with ProcessPoolExecutor(2, mp_context=children) as pool, pytest.warns(UserWarning):
-        result = sweep(grid, Held(pool), store=store, stop=Stop(), snapshot=0, retries=1)
+        result = sweep(grid, Held(pool), store=store, stop=Stop(), commit_every=0, retries=1)
     killer.join()
     assert result.failed.error.str.contains('start the sweep again').any()
     finish(alone, store.path)

@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from .curves import knowing, timeline
-from .style import colours, use_style
+from ..style import colours, use_style
 from .transitions import bootstrap
 from ..models.bank import Model
 from ..models.embed import Fixed, Free, Linear, fourier
@@ -20,13 +20,13 @@ from ..models.mlp import MLP
 from ..tasks.config import refuse
 from ..tasks.modular import ModularArithmetic
 from ..tasks.task import Task
-from ..train.experiment import Experiment, event
+from ..train.experiment import Experiment, parse_condition
 from ..train.filters import Grokfast, Perpendicular, chain
 from ..train.fit import fit
 from ..train.losses import CrossEntropy, Logistic, StableMax
 from ..train.optim import AdamW, Optimiser
 from ..train.run import first_time
-from ..train.transfer import costs, story, transfer
+from ..train.transfer import costs, full_history, transfer
 
 # %% ../../nbs/analysis/04_compare.ipynb #ed2b6a12
 def _target(task):
@@ -61,7 +61,7 @@ def _ground(task, model, weak, optim, steps, seeds, data_seed, loss, at, more):
     if not isinstance(model, (Model, type(None))): no('model', model, 'a Model, or None')
     if not isinstance(weak, (Model, Experiment, type(None))):
         no('weak', weak, 'a Model, an Experiment, or None')
-    try: event(at) if isinstance(at, str) and at != 'end' else None
+    try: parse_condition(at) if isinstance(at, str) and at != 'end' else None
     except ValueError: no('at', at, "a condition such as 'test accuracy >= .3', a step, or 'end'")
     g = _Ground(task, model or _target(task), weak, optim, steps, seeds, data_seed,
                 loss or _losses[task.target], at, more)
@@ -159,7 +159,7 @@ def _search(make, g, grid, trials, until, train):
     base, rows, paid = make(_other(g, trials)), [], []
     for point in _points(grid):
         run = train(base.but(**point))
-        h = story(run)
+        h = full_history(run)
         steps = first_time(h, until).astype('Float64').to_numpy(float, na_value=np.inf)
         last = h[(h.split == 'test') & (h.step == h.step.max())].accuracy
         rows.append(point | dict(steps=np.median(steps), accuracy=last.median()))
@@ -173,7 +173,7 @@ def _called(level): return f'{100*level:g}'
 
 def _rows(name, run, levels, search):
     "One row for each seed."
-    h, (low, goal) = story(run), levels
+    h, (low, goal) = full_history(run), levels
     until, never = f'test accuracy >= {goal!r}', np.inf
     def steps(s): return s.astype('Float64').to_numpy(float, na_value=never)
     t = timeline(h, low, 'accuracy')
@@ -449,7 +449,7 @@ def _plot(self,
     fig, axes = plt.subplots(n, 2, figsize=(7.6, .5 + .9*n), sharex='col', sharey=True,
                              layout='constrained', squeeze=False)
     for (name,run),row,(_,o) in zip(self.runs.items(), axes, self.table.iterrows()):
-        h = story(run)
+        h = full_history(run)
         first, rate = _spent(run, o[f'search {cost}'], cost)
         _bands(row[0], h, 0*rate, 0*rate + 1, np.unique(h.step[h.step > 0]))
         most = (first + rate*h.step.max()).max()

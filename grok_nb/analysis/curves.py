@@ -11,7 +11,7 @@ from numbers import Real
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from .style import colours, sns, use_style
+from ..style import colours, sns, use_style
 from ..tasks.config import refuse
 from ..train.record import knowing
 from ..train.run import Run, diverged, first_time, splits

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 from .frames import data_of, frame, in_double, over
-from .style import sns, use_style
+from ..style import sns, use_style
 from ..models.tables import spectrum
 from ..tasks.config import refuse
 from ..train.losses import accuracy

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from matplotlib.ticker import MaxNLocator
 from .frames import frame, over
-from .style import use_style
+from ..style import use_style
 from ..models.bank import Bank
 from ..models.tables import spectrum
 from ..tasks.config import refuse
@@ -57,23 +57,23 @@ def token_table(
     return T[:, :1] if table == 'u' else T[:, -1:] if table == 'v' else T
 
 # %% ../../nbs/analysis/10_fourier.ipynb #4517057d
-def _sorted(T, order, dim):
+def _sorted(T, token_order, dim):
     "The tensor with its tokens in the order that is asked for."
-    if order is None: return T
-    if isinstance(order, str):
-        if order != 'log': refuse('fourier', 'order', order, "'log' or a list of tokens")
-        order = powers(T.shape[dim])
-    order, n = torch.as_tensor(order), T.shape[dim]
-    if order.is_floating_point() or not all(0 <= i < n for i in order.tolist()):
-        refuse('fourier', 'order', order.tolist(), f'a list of tokens from 0 to {n - 1}')
-    return T.index_select(dim, order)
+    if token_order is None: return T
+    if isinstance(token_order, str):
+        if token_order != 'log': refuse('fourier', 'token_order', token_order, "'log' or a list of tokens")
+        token_order = powers(T.shape[dim])
+    token_order, n = torch.as_tensor(token_order), T.shape[dim]
+    if token_order.is_floating_point() or not all(0 <= i < n for i in token_order.tolist()):
+        refuse('fourier', 'token_order', token_order.tolist(), f'a list of tokens from 0 to {n - 1}')
+    return T.index_select(dim, token_order)
 
 # %% ../../nbs/analysis/10_fourier.ipynb #b29ee79a
 def shares(
     source, # A `Bank`, a `Run` (its last weights), or a tensor `(R, ...)`
     neurons:bool=True, # A row for each neuron, or the neurons summed?
     table:str=None, # Which weights of a bank
-    order=None, # The order of tokens: as they are, 'log', or a list of them
+    token_order=None, # The order of tokens: as they are, 'log', or a list of them
     dim:int=None, # The axis of a tensor that runs over the residues
 )->torch.Tensor: # `(R, neurons, frequencies)` or `(R, frequencies)`
     "Share of power at each frequency from 1 up."
@@ -84,7 +84,7 @@ def shares(
     if dim is None or not 1 <= dim % T.dim() < T.dim() or not -T.dim() <= dim < T.dim():
         refuse('fourier', 'dim', dim, f'an axis of {tuple(T.shape)} after that of the replicas')
     if T.shape[dim] < 2: refuse('fourier', 'source', tuple(T.shape), 'two residues long or more')
-    s = spectrum(_sorted(T, order, dim).movedim(dim, -1))[..., 1:]      # (R, ..., frequencies)
+    s = spectrum(_sorted(T, token_order, dim).movedim(dim, -1))[..., 1:]      # (R, ..., frequencies)
     s = s[:, None] if s.dim() == 2 else s.flatten(1, -3).sum(1) if s.dim() > 3 else s
     s = s if neurons else s.sum(1)
     return s/s.sum(-1, keepdim=True)
@@ -95,12 +95,12 @@ def power(
     steps:list=None, # Which kept steps of a run; all of them if left out
     neurons:bool=False, # A row for each neuron, or the neurons summed?
     table:str=None, # 'inputs', 'u', 'v', 'w' or 'embedding'
-    order=None, # The order of tokens: as they are, 'log', or a list of them
+    token_order=None, # The order of tokens: as they are, 'log', or a list of them
     dim:int=None, # The axis of a tensor that runs over the residues
 )->pd.DataFrame: # replica, step, (neuron,) frequency, power
     "Share of power at each frequency."
     def measure(x):
-        s = shares(x, neurons, table, order, dim)
+        s = shares(x, neurons, table, token_order, dim)
         each = dict(neuron=range(s.shape[1])) if neurons else {}
         axes = dict(replica=range(len(s)), **each, frequency=range(1, s.shape[-1] + 1))
         return frame(dict(power=s), **axes)
@@ -111,12 +111,12 @@ def purity(
     source, # A `Run`, a `Bank`, or a tensor `(R, ...)` with `dim`
     steps:list=None, # Which kept steps of a run; all of them if left out
     table:str=None, # 'inputs', 'u', 'v', 'w' or 'embedding'
-    order=None, # The order of tokens: as they are, 'log', or a list of them
+    token_order=None, # The order of tokens: as they are, 'log', or a list of them
     dim:int=None, # The axis of a tensor that runs over the residues
 )->pd.DataFrame: # replica, step, neuron, frequency, purity
     "Each neuron's strongest frequency and its share of the neuron's power."
     def measure(x):
-        most, k = shares(x, True, table, order, dim).max(-1)
+        most, k = shares(x, True, table, token_order, dim).max(-1)
         R, n = most.shape
         return frame(dict(frequency=k + 1, purity=most), replica=range(R), neuron=range(n)).dropna()
     return over(source, measure, steps)
@@ -127,12 +127,12 @@ def participation(
     steps:list=None, # Which kept steps of a run; all of them if left out
     neurons:bool=False, # A row for each neuron, or one for the network's summed power?
     table:str=None, # 'inputs', 'u', 'v', 'w' or 'embedding'
-    order=None, # The order of tokens: as they are, 'log', or a list of them
+    token_order=None, # The order of tokens: as they are, 'log', or a list of them
     dim:int=None, # The axis of a tensor that runs over the residues
 )->pd.DataFrame: # replica, step, (neuron,) ipr, count
     "Inverse participation ratio, and the number of frequencies that it stands for."
     def measure(x):
-        ipr = shares(x, neurons, table, order, dim).square().sum(-1)
+        ipr = shares(x, neurons, table, token_order, dim).square().sum(-1)
         each = dict(neuron=range(ipr.shape[1])) if neurons else {}
         return frame(dict(ipr=ipr, count=1/ipr), replica=range(len(ipr)), **each)
     return over(source, measure, steps)
@@ -143,14 +143,14 @@ def concentration(
     steps:list=None, # Which kept steps of a run; all of them if left out
     top:int=5, # How many frequencies count as few
     table:str=None, # 'inputs', 'u', 'v', 'w' or 'embedding'
-    order=None, # The order of tokens: as they are, 'log', or a list of them
+    token_order=None, # The order of tokens: as they are, 'log', or a list of them
     dim:int=None, # The axis of a tensor that runs over the residues
 )->pd.DataFrame: # replica, step, concentration
     "Share of a network's power at its `top` strongest frequencies."
     if type(top) is not int or top < 1:
         refuse('concentration', 'top', top, 'a whole number >= 1')
     def measure(x):
-        s = shares(x, False, table, order, dim)
+        s = shares(x, False, table, token_order, dim)
         few = s.topk(min(top, s.shape[1]), dim=1).values.sum(1)
         return frame(dict(concentration=few), replica=range(len(s)))
     return over(source, measure, steps)
@@ -161,7 +161,7 @@ def heatmap(
     replica:int=0, # Which of them
     ax=None, # Where to draw; a new figure if left out
     table:str=None, # 'inputs', 'u', 'v', 'w' or 'embedding'
-    order=None, # The order of tokens: as they are, 'log', or a list of them
+    token_order=None, # The order of tokens: as they are, 'log', or a list of them
     dim:int=None, # The axis of a tensor that runs over the residues
 ):
     "Power of every neuron over frequencies, neurons sorted by their strongest frequency."
@@ -169,7 +169,7 @@ def heatmap(
     if ax is None:
         use_style()
         ax = plt.subplots(figsize=(4, 3.2), layout='constrained')[1]
-    p = shares(source, True, table, order, dim)[replica].numpy()
+    p = shares(source, True, table, token_order, dim)[replica].numpy()
     rows = np.argsort(p.argmax(1), kind='stable')
     hues = sns.color_palette('rocket_r', as_cmap=True).resampled(20)         # steps of 0.05
     image = ax.imshow(p[rows], aspect='auto', cmap=hues, vmin=0, vmax=1,
@@ -184,7 +184,7 @@ def heatmap(
 def plot_frequencies(
     source, # A `Bank`, a `Run` (its last weights), or a tensor `(R, ...)` with `dim`
     table:str=None, # 'inputs', 'u', 'v', 'w' or 'embedding'
-    order=None, # The order of tokens: as they are, 'log', or a list of them
+    token_order=None, # The order of tokens: as they are, 'log', or a list of them
     dim:int=None, # The axis of a tensor that runs over the residues
     ax=None, # Where to draw; a new figure if left out
 ):
@@ -193,7 +193,7 @@ def plot_frequencies(
     if ax is None:
         use_style()
         ax = plt.subplots(figsize=(6.4, 2.6), layout='constrained')[1]
-    s = shares(source, True, table, order, dim)
+    s = shares(source, True, table, token_order, dim)
     top = torch.nn.functional.one_hot(s.nan_to_num().argmax(-1), s.shape[-1])
     n = (top*(~s.isnan().any(-1, keepdim=True))).sum(1)
     n = frame(dict(neurons=n), replica=range(len(n)), frequency=range(1, n.shape[1] + 1))

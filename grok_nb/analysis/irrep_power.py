@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from .fourier import token_table
 from .frames import frame, over
-from .style import use_style
+from ..style import use_style
 from ..models.bank import Bank
 from ..tasks.config import refuse
 from ..tasks.groups import Cyclic, GroupComposition

@@ -13,7 +13,7 @@ import torch
 from scipy.optimize import nnls
 from .frames import data_of, frame, in_double, over
 from .ntk import jacobian
-from .style import sns, use_style
+from ..style import sns, use_style
 from ..models.bank import Bank
 from ..tasks.config import refuse
 from ..train.gradients import slope
@@ -88,7 +88,7 @@ def _gradients(one, x, y, at, problem):
 # %% ../../nbs/analysis/31_kkt.ipynb #b5bbd98f
 def _solve(one, x, y, f, at, q, problem, multipliers, loss, lam, within):
     "Multipliers and residuals of a network that is a candidate."
-    L, theta = one.model.order, torch.cat([v.flatten() for v in one.trained.values()])
+    L, theta = one.model.degree, torch.cat([v.flatten() for v in one.trained.values()])
     size = theta.norm()
     G, theta = _gradients(one, x, y, at, problem)/size**(L - 1), theta/size
     slack = (q - q.min())/size**L
@@ -102,7 +102,7 @@ def _one(one, x, y, problem, *how):
     with torch.no_grad(): f = one(x)[0]
     at, q = _constraints(f, y, problem, how[-1])
     square = sum(v.square().sum() for v in one.trained.values())
-    low = (q.min()/square**(one.model.order/2)).item()
+    low = (q.min()/square**(one.model.degree/2)).item()
     fits = square > 0 and f.isfinite().all() and (problem == 'norm' or low > 0)
     far, gap, support = _solve(one, x, y, f, at, q, problem, *how) if fits else (np.nan, np.nan, 0)
     if problem == 'margin':
@@ -118,7 +118,7 @@ def _check(y, problem, multipliers, loss, lam, within, model):
     if multipliers == 'loss' and loss is None: no('loss', loss, 'given, as the source is no run')
     if lam is not None and not lam > 0: no('lam', lam, 'a number > 0, or left out')
     if within is not None and not within >= 0: no('within', within, 'a number >= 0')
-    if model.order is None: no('model', model, 'homogeneous: one with an `order`')
+    if model.degree is None: no('model', model, 'homogeneous: one with a `degree`')
     if not y.shape[-1]: no('y', tuple(y.shape), 'at least one example')
     signs = not y.is_floating_point() or bool((y.abs() == 1).all())
     if problem == 'margin' and not signs: no('y', 'real numbers', 'classes or signs')

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from .frames import data_of, frame, over
 from .ntk import ntk
-from .style import colours, sns, use_style
+from ..style import colours, sns, use_style
 from ..models.bank import Bank
 from ..models.kernel import kernel_ridge, kernel_svm
 from ..models.linearised import Linearised

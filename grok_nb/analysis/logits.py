@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 from .fourier import powers
 from .frames import data_of, frame, over
-from .style import sns, use_style
+from ..style import sns, use_style
 from .waves import law
 from ..models.bank import Bank
 from ..models.tables import spectrum

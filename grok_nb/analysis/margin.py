@@ -12,11 +12,11 @@ import numpy as np
 import pandas as pd
 import torch
 from .frames import data_of, frame, in_double, over
-from .style import colours, sns, use_style
+from ..style import colours, sns, use_style
 from ..models.bank import Bank
 from ..models.diagonal import DiagonalNet
 from ..tasks.config import refuse
-from ..train.probes import leads
+from ..train.probes import output_margins
 from ..train.run import Run
 
 # %% ../../nbs/analysis/30_margin.ipynb #75e227a1
@@ -39,7 +39,7 @@ def margins(
         refuse('margins', 'y', y.dtype, 'classes where there are many outputs; signs, as -1. and '
                f'1., where there is one; here are {C}')
     pieces = zip(x.split(rows, dim=-2), y.split(rows, dim=-1))
-    return torch.cat([leads(bank(a), b, target) for a,b in pieces], 1)
+    return torch.cat([output_margins(bank(a), b, target) for a,b in pieces], 1)
 
 # %% ../../nbs/analysis/30_margin.ipynb #e22852ed
 def neuron_norms(
@@ -57,13 +57,13 @@ def size(
 )->torch.Tensor: # `(R,)`
     "What the margin is divided by: the norm, to the power that makes the ratio free of scale."
     if norm not in norms: refuse('size', 'norm', norm, 'one of ' + ', '.join(map(repr, norms)))
-    model, L = bank.model, bank.model.order
+    model, L = bank.model, bank.model.degree
     if norm[0] == 'w':
         if not isinstance(model, DiagonalNet): refuse('size', 'model', model, 'a DiagonalNet')
         return model.weights(bank.params).detach().norm(p=int(norm[1]), dim=1)
     each = neuron_norms(bank) if norm == 'L2nu' else None        # speaks first where it refuses
     if norm == 'L2nu' and model.frozen: refuse('size', 'norm', norm, f"'L2' for {model}")
-    if L is None: refuse('normalised_margin', 'model', model, 'homogeneous: one with an `order`')
+    if L is None: refuse('normalised_margin', 'model', model, 'homogeneous: one with a `degree`')
     if norm == 'L2nu': return each.pow(L).sum(1)
     return sum(v.detach().flatten(1).square().sum(1) for v in bank.trained.values()).pow(L/2)
 

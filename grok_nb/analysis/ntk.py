@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from .frames import frame, moments
-from .style import sns, use_style
+from ..style import sns, use_style
 from ..models.bank import Bank, Model
 from ..models.kernel import one_vs_rest
 from ..models.mlp import MLP, activations

@@ -11,14 +11,14 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from .curves import knowing
-from .style import sns, use_style
-from .transitions import story
+from ..style import sns, use_style
+from .transitions import phase_names
 from ..tasks.config import refuse
 from ..train.record import written
 from ..train.sweep import SweepResult, condition
 
 # %% ../../nbs/analysis/05_phase_diagram.ipynb #dec4679c
-kinds = (*story, 'diverged', 'missing') # every phase that a replica can be in
+kinds = (*phase_names, 'diverged', 'missing') # every phase that a replica can be in
 
 def replica_phases(
     result:SweepResult, # What was trained

@@ -13,7 +13,7 @@ import pandas as pd
 import torch
 from scipy.optimize import linear_sum_assignment
 from .frames import data_of, frame, over
-from .style import colours, sns, stats, use_style
+from ..style import colours, sns, stats, use_style
 from ..models.bank import Bank
 from ..models.mlp import MLP
 from ..tasks.config import refuse

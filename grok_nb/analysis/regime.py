@@ -15,7 +15,7 @@ from .curves import knowing
 from .frames import data_of, frame, over
 from .linearise import kernel_of
 from .ntk import alignment, jacobian, kernel_distance
-from .style import colours, sns, use_style
+from ..style import colours, sns, use_style
 from ..models.bank import Bank
 from ..models.linearised import Linearised
 from ..models.scaled import Scaled

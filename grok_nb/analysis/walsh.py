@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import torch
 from .frames import frame, over
-from .style import sns, use_style
+from ..style import sns, use_style
 from ..models.bank import Bank
 from ..models.mlp import MLP, activations
 from ..tasks.boolean import Boolean

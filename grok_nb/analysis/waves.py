@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from .fourier import powers, shares, token_table
 from .frames import frame, over
-from .style import colours, sns, use_style
+from ..style import colours, sns, use_style
 from ..models.bank import Bank
 from ..tasks.config import refuse
 from ..train.run import Run

@@ -287,7 +287,7 @@ def reproduce(
     "Judge claims of the papers: what they say, what is measured, and whether it holds."
     from grok_nb.papers.ledger import scale as at_scale
     from grok_nb.papers.reproduce import reproduce as judge, table
-    from grok_nb.papers.board import smoke_note, write_page
+    from grok_nb.papers.scoreboard import smoke_note, write_page
     where = str(Store(store).path)
     if store: os.environ['GROK_NB_STORE'] = where                       # the workers read it
     at = at_scale(scale)
@@ -354,7 +354,7 @@ def _bench_live(quick, path):
 # %% ../../nbs/lab/01_cli.ipynb #32f85ca1
 def _bench_sweep(quick, path):
     "What many stored runs cost, and what a second worker brings; numbers as for `live`."
-    from grok_nb.lab.many import in_words, store_cost, worker_cost
+    from grok_nb.bench.many import in_words, store_cost, worker_cost
     from grok_nb.train.store import write_atomic
     store_cost((10,), 1, 1)                                          # imports and fonts
     cost = store_cost((100, 1000), 9, 1) if quick else store_cost()
@@ -381,7 +381,7 @@ def bench(
     if rows in ('*', 'live'): _bench_live(quick, path)
     if rows in ('*', 'sweep'): _bench_sweep(quick, path)
     if rows in ('live', 'sweep'): return
-    from grok_nb.lab.bench import about, bench as run, plot_scaling, scaling, table
+    from grok_nb.bench.speed import about, bench as run, plot_scaling, scaling, table
     result = run(rows, quick, path)
     typer.echo(f'{about(result)}\n\n{table(result).to_string()}\n')
     if out:

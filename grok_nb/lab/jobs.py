@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['weight_norm', 'spectrum_axis', 'first_layer_power', 'Feed', 'Reader', 'Pulse', 'revive', 'is_stored', 'work',
-           'Status', 'Job', 'enlist', 'start', 'jobs', 'within_memory', 'expectation', 'serve', 'Spare']
+           'Status', 'Job', 'write_job', 'start', 'jobs', 'within_memory', 'expectation', 'serve', 'Spare']
 
 # %% ../../nbs/lab/04_jobs.ipynb #f3d86481
 import datetime, importlib, json, os, re, shutil, subprocess, sys, threading, time, traceback, uuid
@@ -92,10 +92,10 @@ def _by_input(bank, n):
 # %% ../../nbs/lab/04_jobs.ipynb #e7398708
 def _rounded(power): return [[round(p, 4) for p in r] for r in power]
 
-def _entry(exp, step, seats, rows, **more):
+def _entry(exp, step, slots, rows, **more):
     "What was measured of some replicas at a step, as a line."
     values = np.array(rows, float).T.tolist()
-    line = dict(run=exp.id, step=step, of=len(exp), replicas=[o.replica for o in seats],
+    line = dict(run=exp.id, step=step, of=len(exp), replicas=[o.replica for o in slots],
                 loss=values[:2], accuracy=values[2:], **more)
     return json.dumps(line) + '\n'
 
@@ -117,13 +117,13 @@ class Feed:
         self.spent += time.thread_time() - now
 
 # %% ../../nbs/lab/04_jobs.ipynb #86d66c23
-def _new(self, exp, seats):
-    "What was measured since the last look: step -> [(number of the seat, values)]."
+def _new(self, exp, slots):
+    "What was measured since the last look: step -> [(number of the slot, values)]."
     if self.run != exp.id:                          # its past is written once
         there, self.run = self.path.exists(), exp.id
-        self.said = {o.replica: sum(t < o.step for t in o.steps) if there else 0 for o in seats}
+        self.said = {o.replica: sum(t < o.step for t in o.steps) if there else 0 for o in slots}
     new = {}
-    for i,o in enumerate(seats):
+    for i,o in enumerate(slots):
         n = self.said.get(o.replica, 0)
         for t,row in zip(o.steps[n:], o.rows[n:]): new.setdefault(t, []).append((i, row))
         self.said[o.replica] = len(o.steps)
@@ -137,11 +137,11 @@ def _look(self, exp, s, now):
     if s.step == exp.steps or self.spent <= allowed:
         more['power'] = _rounded(first_layer_power(exp, s.bank))
     text = ''
-    for step,some in _new(self, exp, s.seats):
+    for step,some in _new(self, exp, s.slots):
         at, rows = zip(*some)
-        seats = [s.seats[i] for i in at]
-        now = all(o.step == step for o in seats)    # else its weights are gone
-        text += _entry(exp, step, seats, rows, **{k: [v[i] for i in at] for k,v in more.items() if now and v})
+        slots = [s.slots[i] for i in at]
+        now = all(o.step == step for o in slots)    # else its weights are gone
+        text += _entry(exp, step, slots, rows, **{k: [v[i] for i in at] for k,v in more.items() if now and v})
     with open(self.path, 'a', encoding='utf-8') as f: f.write(text)
 
 Feed._look = _look
@@ -229,7 +229,7 @@ class Pulse:
         self.state = 'paused' if self.wish == 'hold' else 'running'
         return self.wish
 
-    def heed(self, taken:int, left:int):
+    def on_progress(self, taken:int, left:int):
         "Note how many steps a sweep has taken, and how many are left."
         self.step, self.steps = taken, taken + left
 
@@ -331,7 +331,7 @@ def _sweep(job, pulse):
     if not exps: return 'failed'
     rule = job['about'].get('stop')
     found = sweep(list(exps.values()), None, job['store'], from_dict(rule, Stop) if rule else None, job['device'],
-                  snapshot=2., progress=False, ask=pulse.hear, heed=pulse.heed)
+                  commit_every=2., progress=False, ask=pulse.hear, on_progress=pulse.on_progress)
     for o in found.failed.itertuples(): pulse.errors[list(exps)[o.number]] = o.error
     if len(pulse.errors) == len(job['experiments']): return 'failed'
     return 'stopped' if found.stopped else 'finished'
@@ -505,7 +505,7 @@ def _forget(lab, keep=50):
             if not old.status().alive: shutil.rmtree(old.folder, ignore_errors=True)
 
 # %% ../../nbs/lab/04_jobs.ipynb #e250d414
-def enlist(
+def write_job(
     experiments:list, # What to train, one after the other
     store=None, # A `Store` or its path; None for the default one
     kind:str='run', # 'run', which a page follows closely, or 'sweep'
@@ -541,7 +541,7 @@ def start(
     device:str='auto', # 'auto', 'cuda', 'mps' or 'cpu'
 )->Job:
     "Train experiments in a process of its own."
-    job = enlist(experiments, store, kind, title, about, device)
+    job = write_job(experiments, store, kind, title, about, device)
     if not (spare and spare.take(job)): _employ(job)
     return job
 
@@ -602,7 +602,7 @@ def expectation(
     exp:Experiment, # What would be trained
 )->dict: # steps, rate, seconds, memory, disk, note, error
     "What a run will take on this machine, from a trial of a second."
-    importlib.import_module('grok_nb.papers.predict')   # gives experiments `predict`
+    importlib.import_module('grok_nb.analysis.predict')   # gives experiments `predict`
     _forget_peak()
     with within_memory(): p = exp.predict()
     c, peak = p.cost, _proc('/proc/self/status', 'VmHWM')

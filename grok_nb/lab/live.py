@@ -8,7 +8,7 @@ __all__ = ['Clock', 'live_cost', 'in_words']
 # %% ../../nbs/lab/14_live.ipynb #c5edc1a1
 import tempfile, time
 import numpy as np
-from .jobs import Feed, Pulse, enlist
+from .jobs import Feed, Pulse, write_job
 from .parts import Desk
 from .watch import Watch, rest_after
 from ..train.experiment import Experiment
@@ -73,7 +73,7 @@ def live_cost(
     folder, seen, plain = tempfile.mkdtemp(), [], []
     fit(exp.but(steps=2, keep=0), tempfile.mkdtemp(), progress=False)             # warm up
     for _ in range(rounds):
-        job = enlist([exp], folder)
+        job = write_job([exp], folder)
         seen.append(_watched(exp, job))
         plain.append(_cpu(fit, exp, tempfile.mkdtemp(), progress=False))
     cpu, spent = np.array(seen).T

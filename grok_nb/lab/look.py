@@ -23,7 +23,7 @@ from ..analysis.irrep_power import irrep_powers
 from ..analysis.margin import margins, size
 from ..analysis.ntk import has_formula
 from ..analysis.regime import regime_path
-from ..analysis.style import colours, sns
+from ..style import colours, sns
 
 # %% ../../nbs/lab/08_look.ipynb #afa2f71e
 from .jobs import is_stored
@@ -585,7 +585,7 @@ def _draw_logits(film, replica, step):
 def _ends(task, bank, out):
     "The smallest margin of each split and the share above 0; of errors, the root mean square."
     real = task.target == 'real'
-    by = 1. if real or bank.model.order is None else float(size(bank, 'L2'))
+    by = 1. if real or bank.model.degree is None else float(size(bank, 'L2'))
     def end(m): return float('nan') if not len(m) else (m**2).mean()**.5 if real else m.min()/by
     def good(m): return float(((m > 0) + task.ties*(m == 0)).mean()) if len(m) else float('nan')
     return dict(ends={k: end(m) for k,m in out.items()}, real=real, divided=by != 1.,

@@ -13,7 +13,7 @@ import ipywidgets as W
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 from matplotlib.figure import Figure
-from ..analysis.style import use_style
+from ..style import use_style
 from ..tasks.config import refuse
 from ..train.store import Store
 

@@ -14,7 +14,7 @@ import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from ..analysis.curves import known_percent, known_when, knowing, timeline
-from ..analysis.transitions import phases, story
+from ..analysis.transitions import phases, phase_names
 from .parts import (card, copy_button, downloads, drawing, duration, picture, plural,
                                row, say, sheet)
 from ..tasks.config import Config, ConfigError, paths, refuse, to_dict
@@ -153,14 +153,14 @@ def evenly(
     return order
 
 # %% ../../nbs/lab/10_phase.ipynb #7b1b8257
-_kinds = (*story, 'diverged', 'untested')
+_kinds = (*phase_names, 'diverged', 'untested')
 
 def _phase(h, threshold):
     "Timeline and story of each replica, with the least delay there is."
     known = h.groupby('split')[['accuracy', 'loss']].count() > 0
     if known.accuracy.all(): return phases(h, threshold, 1)
     t = timeline(h)
-    told = np.select([t.generalised.notna(), t.memorised.notna()], [story[0], story[2]], story[3])
+    told = np.select([t.generalised.notna(), t.memorised.notna()], [phase_names[0], phase_names[2]], phase_names[3])
     return t.assign(phase=told if known.loss['test'] else 'untested')
 
 def _facts(run, threshold):
@@ -183,8 +183,8 @@ def _sum_up(facts, delay):
     "The commonest story of a bank of replicas, and the medians."
     late = facts['gap'] >= delay
     late &= np.isfinite(facts['gap'])
-    right = np.isin(facts['phase'], story[:2])
-    phase = np.where(right, np.where(late, story[1], story[0]), facts['phase'])
+    right = np.isin(facts['phase'], phase_names[:2])
+    phase = np.where(right, np.where(late, phase_names[1], phase_names[0]), facts['phase'])
     counts = Counter(phase.tolist())
     top = max(_kinds, key=lambda k: (counts[k], -_kinds.index(k)))
     medians = {k: _median(facts[k]) for k in ('memorised', 'generalised', 'gap', 'accuracy')}
@@ -275,7 +275,7 @@ def _by_accuracy(o):
 # %% ../../nbs/lab/10_phase.ipynb #3ca42dce
 def _by_phase(o, gap=True):
     letter, colour = _looks[o['phase']]
-    more = gap and o['phase'] in story[:2] and o['gap'] is not None
+    more = gap and o['phase'] in phase_names[:2] and o['gap'] is not None
     return f'{letter} {_short(o["gap"])}' if more else letter, colour
 
 # %% ../../nbs/lab/10_phase.ipynb #61ee1b95
@@ -679,7 +679,7 @@ def _legend(self, told, ends):
     "What colours and letters mean."
     if self.view.value == 'phase':
         n = Counter(o['phase'] for o in told if o)
-        chips = [_chip(*_looks[p], f'{p} ({n[p]})') for p in _looks if p in story[:4] or n[p]]
+        chips = [_chip(*_looks[p], f'{p} ({n[p]})') for p in _looks if p in phase_names[:4] or n[p]]
     elif self.view.value == 'accuracy':
         chips = [_chip(f'{u:g}', _shade(u), '') for u in (0, .25, .5, .75, 1)] + ['at the end']
     else:

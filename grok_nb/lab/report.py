@@ -10,7 +10,7 @@ import base64, html, io
 from pathlib import Path
 import matplotlib.pyplot as plt
 from ..analysis import curves, fourier
-from ..analysis.style import use_style
+from ..style import use_style
 from ..tasks.modular import ModularArithmetic
 from ..train.run import Run, divergence
 from ..train.store import write_atomic

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 from PIL import Image
 from ..analysis.curves import knowing
-from ..analysis.style import colours
+from ..style import colours
 from .jobs import Job, first_layer_power, is_stored, jobs, spectrum_axis, weight_norm
 from .parts import Desk, card, drawing, duration, picture, row, say
 from ..train.experiment import Experiment

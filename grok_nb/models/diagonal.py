@@ -19,7 +19,7 @@ class DiagonalNet(Model):
     alpha:float = real(1., low=0, open='low', varies=True) # Each entry of u and v at the start
     norm:float = real(None, low=0, open='low', varies=True, none=True) # Instead: norm of them all
 
-    order = property(lambda self: self.depth)
+    degree = property(lambda self: self.depth)
 
     def check(self):
         scales = self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)

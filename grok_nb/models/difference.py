@@ -17,7 +17,7 @@ class Difference(Model):
     model:Model = part(Model) # The network
     kind:str = one_of('symmetrised', 'difference') # Factor 1, or sqrt(1/2), which keeps the kernel
 
-    order = property(lambda self: self.model.order)
+    degree = property(lambda self: self.model.degree)
     frozen = property(lambda self: tuple(f'{c}.{k}' for c in 'ab' for k in self.model.frozen))
     factor = property(lambda self: 1. if self.kind == 'symmetrised' else .5**.5)
 

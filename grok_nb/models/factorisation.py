@@ -18,7 +18,7 @@ class MatrixFactorisation(Model):
     alpha:float = real(10., low=0, varies=True) # U and V start as alpha times the identity
     sigma:float = real(0., low=0, varies=True) # Standard deviation of the noise added to both
     rank:int = whole(None, low=1, none=True) # Columns of U and V; None: as many as rows
-    order = 2
+    degree = 2
 
     def init(self, task, g):
         if task.length != 2 or task.outputs != 1:

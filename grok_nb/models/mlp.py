@@ -8,7 +8,7 @@ __all__ = ['activations', 'degrees', 'gelu', 'MLP']
 # %% ../../nbs/models/04_mlp.ipynb #6f0b1ec8
 import torch
 import torch.nn.functional as F
-from .bank import Model, looking, note, product
+from .bank import Model, wants_activations, note, product
 from .embed import Embedding, inputs
 from .init import Init, PyTorch
 from .noise import all_or_none, dropout
@@ -114,7 +114,7 @@ def _upper(self, params, z):
     "From the first hidden layer to the outputs."
     for i in range(self.depth):
         act = activations[self.act]
-        if not looking() and not z._is_view(): act = _in_place.get(self.act, act)
+        if not wants_activations() and not z._is_view(): act = _in_place.get(self.act, act)
         h = dropout(note(f'hidden{i}', act(note(f'pre{i}', z))), self.dropout)
         z = _affine(h, params[f'W{i + 1}'], params.get(f'b{i + 1}'))
     return z
@@ -137,7 +137,7 @@ def _plain(self, params, x):
 MLP.plain = _plain
 
 # %% ../../nbs/models/04_mlp.ipynb #a9d65f12
-def _order(self):
+def _degree(self):
     "Degree of the outputs in all trained parameters together."
     k, hidden, last = degrees.get(self.act), int(self.train != 'last'), int(self.train != 'hidden')
     L = hidden*(1 + len(self.embed.trained if self.embed else ()))
@@ -157,7 +157,7 @@ def _frozen(self):
     E = () if not self.embed else self.embed.names if self.train == 'last' else self.embed.frozen
     return (*E, *sum(still, []))
 
-MLP.order, MLP.frozen = property(_order), property(_frozen)
+MLP.degree, MLP.frozen = property(_degree), property(_frozen)
 
 # %% ../../nbs/models/04_mlp.ipynb #4bc3ab7b
 def _neurons(self, params):

@@ -80,7 +80,7 @@ def _neurons(self, params):
     return self.model.neurons(params)
 
 Scaled.init, Scaled.frozen, Scaled.neurons = _init, property(_frozen), _neurons
-Scaled.order = property(lambda self: None if self.centred else self.model.order)
+Scaled.degree = property(lambda self: None if self.centred else self.model.degree)
 Scaled.tables = property(lambda self: self.model.tables)
 
 # %% ../../nbs/models/11_scaled.ipynb #9a224a7e

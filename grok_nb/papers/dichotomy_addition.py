@@ -15,10 +15,10 @@ import pandas as pd
 from ..analysis import curves
 from ..analysis.frames import data_of
 from ..analysis.linearise import kernel_accuracy
-from ..analysis.style import colours, sns, use_style
+from ..style import colours, sns, use_style
 from ..analysis.transitions import affine, exponents, plot_exponents, transitions
 from .ledger import Evidence, claim, setting
-from .overlay import levels, mark
+from ..analysis.overlay import levels, mark
 from ..theory.dichotomy import forecast
 from ..train.experiment import Experiment
 from ..train.filters import Doubling, chain

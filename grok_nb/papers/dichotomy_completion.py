@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 import torch
 from ..analysis import curves
-from ..analysis.style import colours, sns, use_style
+from ..style import colours, sns, use_style
 from ..models.factorisation import MatrixFactorisation
 from .ledger import Evidence, claim, setting
-from .overlay import levels, mark
+from ..analysis.overlay import levels, mark
 from ..tasks.completion import MatrixCompletion
 from ..theory.completion import completion_conditions, early_completion, leak
 from ..theory.dichotomy import kernel_norm, transition_time

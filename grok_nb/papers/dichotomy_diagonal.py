@@ -17,12 +17,12 @@ import torch
 from ..analysis.curves import plot
 from ..analysis.kkt import kkt
 from ..analysis.margin import linear_margin, predictor
-from ..analysis.style import colours, sns, use_style
+from ..style import colours, sns, use_style
 from ..analysis.transitions import phases, transitions
 from ..models.bank import Bank
 from ..models.diagonal import DiagonalNet
 from .ledger import Evidence, claim, setting
-from .overlay import levels, mark
+from ..analysis.overlay import levels, mark
 from ..tasks.linear import GaussianGap, SparseLinear
 from ..tasks.seeds import generator
 from ..theory.dichotomy import early_accuracy

@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 import torch
 from scipy.integrate import solve_ivp
-from ..analysis.style import colours, sns, use_style
+from ..style import colours, sns, use_style
 from ..analysis.transitions import affine
 from .dichotomy_sharp import gaussian_problem
 from .ledger import Evidence, claim
-from .overlay import mark
+from ..analysis.overlay import mark
 from ..tasks.seeds import generator
 from ..theory.dichotomy import (early_scale, kernel_end, loss_ceiling, loss_floor,
                                       xlogx_inverse)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import torch
 from ..analysis.ntk import jacobian
-from ..analysis.style import colours, sns, use_style
+from ..style import colours, sns, use_style
 from ..models.bank import Bank, make_bank
 from ..models.diagonal import DiagonalNet
 from ..models.difference import Difference
@@ -334,30 +334,30 @@ def scaled_outputs(
 def homogeneity(
     bank:Bank, # The networks, in double precision
     x:torch.Tensor, # Inputs `(n, ...)`
-    order:float, # The degree L to try
+    degree:float, # The degree L to try
     factors=(.5, 2., 3.), # Factors c
 )->tuple: # both relative to the size of the outputs
     "Largest errors of f(c theta) = c^L f(theta) and of <theta, grad f> = L f."
     def at(c): return scaled_outputs(bank, x, c).detach()
     f = at(1.)
-    scaling = max((at(c)/c**order - f).abs().max().item() for c in factors)
+    scaling = max((at(c)/c**degree - f).abs().max().item() for c in factors)
     theta = torch.cat([v.flatten(1) for v in bank.trained.values()], 1)
-    euler = (jacobian(bank, x) @ theta[:, None, :, None])[..., 0] - order*f
+    euler = (jacobian(bank, x) @ theta[:, None, :, None])[..., 0] - degree*f
     return scaling/f.abs().max().item(), (euler.abs().max()/f.abs().max()).item()
 
 # %% ../../nbs/papers/27_dichotomy_margins.ipynb #c8b0d030
 @lru_cache
 def _homogeneous(at):
-    "Both identities on the zoo; without an order, the best L between 0 and 8."
+    "Both identities on the zoo; without a degree, the best L between 0 and 8."
     rows = []
     for model,task in zoo:
         bank, x = _moved(model, task), task.data('train')[0][:6]
         x = x.double() if x.is_floating_point() else x
-        tries = [model.order] if model.order else np.linspace(0, 8, 161 if at != 'smoke' else 17)
+        tries = [model.degree] if model.degree else np.linspace(0, 8, 161 if at != 'smoke' else 17)
         both = [homogeneity(bank, x, L) for L in tries]
         best = min(range(len(both)), key=lambda i: sum(both[i]))
         curve = [scaled_outputs(bank, x, c).abs().max().item() for c in _factors]
-        rows.append(dict(model=str(model), order=model.order, best=float(tries[best]),
+        rows.append(dict(model=str(model), degree=model.degree, best=float(tries[best]),
                          scaling=both[best][0], euler=both[best][1], curve=np.array(curve)))
     return pd.DataFrame(rows)
 
@@ -371,11 +371,11 @@ def _draw_homogeneous(at):
     fig, ax = plt.subplots(figsize=(6.6, 3.4), layout='constrained')
     frame, hues = _homogeneous(at), sns.color_palette('crest', 6)
     for _,o in frame.iterrows():
-        still = o.order is None or o.order != o.order
+        still = o.degree is None or o.degree != o.degree
         ax.loglog(_factors, o.curve/o.curve[np.abs(_factors - 1).argmin()], lw=1.2,
-                  color=sns.color_palette()[3] if still else hues[min(int(o.order), 6) - 1],
+                  color=sns.color_palette()[3] if still else hues[min(int(o.degree), 6) - 1],
                   ls='--' if still else '-')
-    for L in sorted(frame.order.dropna().unique()):
+    for L in sorted(frame.degree.dropna().unique()):
         ax.annotate(f'$L = {L:.0f}$', (3, 3.**L), (4, 0), textcoords='offset points', va='center',
                     fontsize=9)
     ax.set(xlabel='factor $c$ on all trained parameters',
@@ -386,14 +386,14 @@ def _draw_homogeneous(at):
 
 # %% ../../nbs/papers/27_dichotomy_margins.ipynb #07b2eabe
 @claim('dichotomy:T31', says='f(c theta) = c^L f(theta) and <theta, grad f> = L f for all models '
-                             'that have an order')
+                             'that have a degree')
 def _(at):
     o = _homogeneous(at)
-    have, none = o[o.order.notna()], o[o.order.isna()]
+    have, none = o[o.degree.notna()], o[o.degree.isna()]
     worst = have[['scaling', 'euler']].max()
     least = none[['scaling', 'euler']].max(axis=1).min()
-    return Evidence({'models with an order': len(have),
-                     'orders': sorted({int(v) for v in have.order}),
+    return Evidence({'models with a degree': len(have),
+                     'degrees': sorted({int(v) for v in have.degree}),
                      'largest error of scaling': float(f'{worst.scaling:.1e}'),
                      'largest error of Euler': float(f'{worst.euler:.1e}'),
                      'models without': len(none),

@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 import torch
 from ..analysis.linearise import kernel_accuracy
-from ..analysis.style import colours, sns, use_style
+from ..style import colours, sns, use_style
 from ..models.bank import make_bank
 from .ledger import Evidence, claim, setting
-from .overlay import levels
+from ..analysis.overlay import levels
 from ..tasks.seeds import generator
 from ..train.experiment import Experiment
 from ..train.filters import LossNormalised, NormScaled, chain

@@ -12,10 +12,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import torch
-from ..analysis.style import sns, use_style
+from ..style import sns, use_style
 from ..models.diagonal import DiagonalNet
 from .ledger import Evidence, claim, setting
-from .overlay import levels
+from ..analysis.overlay import levels
 from ..tasks.linear import SparseLinear
 from ..train.diagonal_flow import diagonal_flow
 from ..train.experiment import Experiment

@@ -14,12 +14,12 @@ import pandas as pd
 import torch
 from ..analysis.kkt import kkt
 from ..analysis.ntk import jacobian
-from ..analysis.style import colours, sns, use_style
+from ..style import colours, sns, use_style
 from ..models.bank import Bank, make_bank
 from ..models.diagonal import DiagonalNet
 from ..models.factorisation import MatrixFactorisation
 from .ledger import Evidence, claim, setting
-from .overlay import mark
+from ..analysis.overlay import mark
 from ..tasks.completion import MatrixCompletion
 from ..tasks.config import refuse
 from ..tasks.linear import SparseLinear

@@ -14,12 +14,12 @@ import numpy as np
 import pandas as pd
 import torch
 from ..analysis.kkt import kkt
-from ..analysis.style import colours, sns, use_style
+from ..style import colours, sns, use_style
 from ..analysis.transitions import affine, transitions
 from ..models.bank import Bank
 from ..models.diagonal import DiagonalNet
 from .ledger import Evidence, claim, setting
-from .overlay import levels, mark
+from ..analysis.overlay import levels, mark
 from ..tasks.config import refuse
 from ..tasks.linear import SparseLinear
 from ..theory.dichotomy import kernel_end

@@ -9,7 +9,7 @@ __all__ = ['sitting', 'diagram']
 import matplotlib.pyplot as plt
 import torch
 from matplotlib.patches import FancyArrowPatch, Rectangle
-from ..analysis.style import use_style
+from ..style import use_style
 from ..models.embed import Free
 from ..models.mlp import MLP
 from .ledger import Evidence, claim, setting

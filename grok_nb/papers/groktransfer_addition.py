@@ -17,7 +17,7 @@ from ..analysis import curves
 from ..analysis.embedding import angles, pca, plot_pca, plot_ring, ring, table
 from ..analysis.fourier import participation, shares
 from ..analysis.frames import frame
-from ..analysis.style import use_style
+from ..style import use_style
 from ..analysis.transitions import bootstrap
 from ..models.embed import Free
 from ..models.mlp import MLP
@@ -27,7 +27,7 @@ from ..tasks.seeds import generator
 from ..train.experiment import Experiment
 from ..train.fit import fit
 from ..train.optim import AdamW
-from ..train.transfer import costs, snapshot, transfer
+from ..train.transfer import costs, bank_at, transfer
 
 # %% ../../nbs/papers/34_groktransfer_addition.ipynb #78ff08e6
 _seeds = 5
@@ -381,7 +381,7 @@ def _best(run): return run.history[run.history.split == 'test'].groupby('replica
 
 def _second(at):
     "Share of the second frequency in the tables that are handed over for Figure 1b."
-    o = strongest(snapshot(fit(weak(at)), 'first test >= .9', 'end'))
+    o = strongest(bank_at(fit(weak(at)), 'first test >= .9', 'end'))
     return o[o['rank'] == 2].share.to_numpy()
 
 # %% ../../nbs/papers/34_groktransfer_addition.ipynb #c2f1d832

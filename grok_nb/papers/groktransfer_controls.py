@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 from ..analysis.curves import timeline
 from ..analysis.fourier import power
-from ..analysis.style import colours, sns, stats, use_style
+from ..style import colours, sns, stats, use_style
 from ..models.embed import Free, LowRank
 from ..models.mlp import MLP
 from ..models.transformer import Transformer
@@ -24,7 +24,7 @@ from ..tasks.modular import ModularArithmetic
 from ..train.experiment import Experiment
 from ..train.fit import fit
 from ..train.optim import AdamW
-from ..train.transfer import story, transfer
+from ..train.transfer import full_history, transfer
 
 # %% ../../nbs/papers/35_groktransfer_controls.ipynb #074352b6
 _small = MLP(width=16, embed=Free(4), scale=.5)
@@ -63,7 +63,7 @@ def gaps(
     run, # A finished run
 )->pd.DataFrame: # train95, test95, gap, inverse, then, end: one row for each replica
     "When each network had 95 % right, the gap between, and test accuracy then and at the end."
-    h = story(run)
+    h = full_history(run)
     t = timeline(h, .95).set_index('replica')[['memorised', 'generalised', 'gap']].astype(float)
     test = h[h.split == 'test'].set_index(['replica', 'step']).accuracy
     then = [test[r, s] if s == s else np.nan for r,s in t.memorised.items()]
@@ -86,7 +86,7 @@ def draw(
     title:str='', # What it is
 ):
     "Train and test accuracy of each network, one line for each."
-    h = story(run)
+    h = full_history(run)
     for (split,_),c in h.groupby(['split', 'replica']):
         ax.plot(c.step + 1, c.accuracy, color=colours[split], lw=.9)
     ax.set(xscale='log', xlabel='training step + 1', ylim=(-.03, 1.03))
@@ -159,7 +159,7 @@ def strongest(
 )->pd.DataFrame: # f1, share1, f2, share2: one row for each network
     "The two strongest frequencies of each embedding, and their shares of its power."
     steps = [run.checkpoints[-1] if step is None else step]
-    s = power(run, steps, table='embedding', order=order)
+    s = power(run, steps, table='embedding', token_order=order)
     two = [c.nlargest(2, 'power') for _,c in s.groupby('replica')]
     return pd.DataFrame([dict(f1=int(c.frequency.iloc[0]), share1=float(c.power.iloc[0]),
                               f2=int(c.frequency.iloc[1]), share2=float(c.power.iloc[1]))
@@ -171,7 +171,7 @@ def waves(
 )->pd.DataFrame: # usual, start, log, f1, f2, weaker, alike, accuracy: one row for each network
     "What two frequencies hold of an embedding, in two orders of tokens, and what they can tell."
     both = lambda o: o.share1 + o.share2
-    log, n = strongest(run, order='log'), run.config.task.p - 1
+    log, n = strongest(run, token_order='log'), run.config.task.p - 1
     return pd.DataFrame(dict(
         usual=both(strongest(run)), start=both(strongest(run, 0, 'log')), log=both(log),
         f1=log.f1, f2=log.f2, weaker=log.share2,
@@ -217,7 +217,7 @@ def _(at):
         scratch_as_in_paper_test_95_at=_numbers(b.test95),
         scratch_as_in_paper_test_at_end=_numbers(b.end),
         share_of_two_waves_in_log_order=_numbers(w['log']), in_usual_order=_numbers(w.usual),
-        weaker_wave_of_those_taken=[_number(strongest(r, order='log').share2[0]) for r in took])
+        weaker_wave_of_those_taken=[_number(strongest(r, token_order='log').share2[0]) for r in took])
     figure = plot_multiplication(pool, given, {'(0.1, 0.1, 2)': alone, '(1, 0.01, 3)': calm})
     return Evidence(measured, holds, but=_said(len(w), small, a, b), figure=figure)
 

@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from ..analysis import curves
-from ..analysis.style import use_style
+from ..style import use_style
 from ..models.embed import Linear
 from ..models.mlp import MLP
 from .ledger import Evidence, claim, setting

@@ -17,7 +17,7 @@ import torch
 from ..analysis.curves import plot, timeline
 from ..analysis.frames import data_of
 from ..analysis.ntk import kernel_distance, kernel_path, ntk
-from ..analysis.style import sns, use_style
+from ..style import sns, use_style
 from ..analysis.transitions import transitions
 from ..models.embed import Fixed, fourier
 from ..models.mlp import MLP

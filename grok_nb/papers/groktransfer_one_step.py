@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 from ..analysis.embedding import xor_features
 from ..analysis.linearise import beside, kernel_twin
-from ..analysis.style import colours, sns, use_style
+from ..style import colours, sns, use_style
 from ..models.bank import Bank
 from ..models.init import Sign
 from ..models.mlp import MLP

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 import torch
 from ..analysis import curves
-from ..analysis.style import colours, use_style
+from ..style import colours, use_style
 from ..models.bank import Bank, make_bank
 from ..models.embed import Linear
 from ..models.mlp import MLP

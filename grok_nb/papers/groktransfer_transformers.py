@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from ..analysis.style import colours, use_style
+from ..style import colours, use_style
 from ..models.embed import Free
 from ..models.mlp import MLP
 from ..models.transformer import Transformer
@@ -21,7 +21,7 @@ from ..tasks.modular import ModularArithmetic
 from ..train.experiment import Experiment
 from ..train.filters import Grokfast, chain
 from ..train.fit import fit
-from ..train.pool import seated
+from ..train.pool import full_pool
 from ..train.gradients import gradients
 from ..train.optim import AdamW
 from ..train.transfer import costs, forward_flops, transfer
@@ -336,7 +336,7 @@ def pass_ms(
     "Processor time of forward and backward passes of one network of each experiment, in turns."
     def ready(e):
         one = e.but(seeds=1, start=None) if e.start else e.but(seeds=1)
-        pool = seated(one)
+        pool = full_pool(one)
         return lambda: gradients(pool.exp, pool.bank, *pool.data['train'], pool.trained)
     def timed(f):
         t = time.process_time()

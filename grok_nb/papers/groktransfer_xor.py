@@ -19,7 +19,7 @@ import torch
 from matplotlib.ticker import LogLocator
 from scipy.special import stdtrit
 from ..analysis.embedding import cluster_snr, norm_ratio, xor_features
-from ..analysis.style import colours, sns, use_style
+from ..style import colours, sns, use_style
 from ..analysis.transitions import affine
 from ..models.bank import Bank
 from ..models.init import Normal

@@ -54,7 +54,7 @@ def _undo(pool):
 
 # %% ../../nbs/train/16_capture.ipynb #e47f2e71
 class Captured:
-    "A training step that is recorded once and then replayed, as long as the seats stay as they are."
+    "A training step that is recorded once and then replayed, as long as the slots stay as they are."
     def __init__(self,
         pool, # A `Pool`, whose step it is; its tensors are changed in place at every call
         x:torch.Tensor, # Inputs of the shape that all steps have

@@ -18,7 +18,7 @@ from ..tasks.modular import ModularArithmetic
 from .device import devices
 from .experiment import Experiment
 from .capture import Captured
-from .pool import seated
+from .pool import full_pool
 from .losses import CrossEntropy, MSE
 from .optim import AdamW
 
@@ -55,7 +55,7 @@ def small_experiments(
     net, out = model(**_small.get(model.__name__, {})), []
     for task,loss in _data():
         exp = Experiment(task, net, **dict(optim=AdamW(), loss=loss, steps=2, seeds=2) | kw)
-        try: seated(exp)
+        try: full_pool(exp)
         except ConfigError: continue
         out.append(exp)
     if not out: refuse('small_experiments', 'model', net, 'one that accepts one of the small tasks')
@@ -66,7 +66,7 @@ def meta_step(
     exp:Experiment, # What to train
 ):
     "One training step without numbers; an error if anything is on another device."
-    pool = seated(exp, 'meta')
+    pool = full_pool(exp, 'meta')
     before = {k: v.shape for k,v in (pool.params | pool.opt).items()}
     pool.step()
     for k,v in (pool.params | pool.opt).items():
@@ -79,7 +79,7 @@ def _real_step(device):
     "A training step on a device."
     if device not in devices(): return 'not on this machine'
     exp = small_experiments(MLP)[0]
-    pool = seated(exp, device)
+    pool = full_pool(exp, device)
     pool.step()
     x, y = pool.data['train']
     ok = exp.loss(pool.bank(x), y).isfinite().all().item()
@@ -98,7 +98,7 @@ def _capture(where='cuda', **kw):
     "Record a training step as a CUDA graph, replay it, and compare with a step taken as usual."
     if where not in devices(): return 'not exercised: no CUDA device'
     exp = small_experiments(MLP)[0]
-    recorded, usual = seated(exp, where), seated(exp, where)
+    recorded, usual = full_pool(exp, where), full_pool(exp, where)
     x, y = recorded.data['train']
     recorded.t += 1
     Captured(recorded, x, y, **kw)(x, y)

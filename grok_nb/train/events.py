@@ -92,7 +92,7 @@ def is_asked()->bool:
 def wishes(pool):
     "What watchers wish of a pool, asked once for each experiment in it."
     if not is_asked(): return ''
-    last = {s.exp.id: s for s in pool.seats}.values()
+    last = {s.exp.id: s for s in pool.slots}.values()
     return next(filter(None, (wish(s.exp, s.step) for s in last)), '')
 
 # %% ../../nbs/train/16_events.ipynb #7f70700a
@@ -101,11 +101,11 @@ class Moment:
     def __init__(self,
         exp:Experiment, # What is trained
         pool:Pool, # Where
-        rows:list=None, # The seats of its replicas; None for all
+        rows:list=None, # The slots of its replicas; None for all
     ):
         whole = rows is None or len(rows) == len(pool)
-        self.exp, self.seats = exp, pool.seats if whole else [pool.seats[i] for i in rows]
-        self.step = max(s.step for s in self.seats)
+        self.exp, self.slots = exp, pool.slots if whole else [pool.slots[i] for i in rows]
+        self.step = max(s.step for s in self.slots)
         self.bank = pool.bank if whole else pool.group(rows)[1]
         self.params = pool.trained if whole else self.bank.trained
         self.opt = pool.opt if whole else {k: v[rows] for k,v in pool.opt.items()}
@@ -114,9 +114,9 @@ class Moment:
         first:int=0, # From which measurement on; -1 for the last alone
     )->list: # (step, loss, accuracy, answers of the probes): the latter are tensors, `(2, R)` and `(R,)`
         "The measurements so far; nan for a replica that was not measured then."
-        steps = sorted({t for s in self.seats for t in s.steps[first:]})[first:]
-        rows = [{t: (r, p) for t,r,p in zip(s.steps[first:], s.rows[first:], s.probes[first:])} for s in self.seats]
-        names = sorted({k for s in self.seats for k in (s.probes or [{}])[0]})
+        steps = sorted({t for s in self.slots for t in s.steps[first:]})[first:]
+        rows = [{t: (r, p) for t,r,p in zip(s.steps[first:], s.rows[first:], s.probes[first:])} for s in self.slots]
+        names = sorted({k for s in self.slots for k in (s.probes or [{}])[0]})
         double = self.exp.dtype == 'float64'
         def tensor(v, wide): return torch.tensor(v, dtype=torch.float64 if wide else torch.float32)
         out, none = [], ((np.nan,)*4, dict.fromkeys(names, np.nan))
@@ -132,10 +132,10 @@ def told(
     "Tell watchers of what was measured."
     if not _watchers: return
     now = {}
-    for i,s in enumerate(pool.seats):
+    for i,s in enumerate(pool.slots):
         if s.steps and s.steps[-1] == s.step: now.setdefault(s.exp.id, []).append(i)
     for rows in now.values():
-        exp = pool.seats[rows[0]].exp
-        mine = [i for i,s in enumerate(pool.seats) if s.exp.id == exp.id]
+        exp = pool.slots[rows[0]].exp
+        mine = [i for i,s in enumerate(pool.slots) if s.exp.id == exp.id]
         m = Moment(exp, pool, mine)
         tell_watchers(exp, m.step, state=m)

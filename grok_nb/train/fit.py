@@ -13,7 +13,7 @@ from ..tasks.config import refuse
 from .device import pick_device
 from .events import tell_watchers, wish
 from .experiment import Experiment
-from .loop import enlist, missing, train_replicas
+from .loop import register, missing, train_replicas
 from .stop import Stop
 from .record import contents
 from .run import DivergenceWarning, Run, divergence
@@ -30,15 +30,15 @@ def _bar(exp, progress): return tqdm(total=exp.steps, unit='step', leave=False, 
 
 def _brief(exp, pool):
     "Where a run stands, in a few words."
-    v = np.median([s.rows[-1] for s in pool.seats if s.rows], 0)
+    v = np.median([s.rows[-1] for s in pool.slots if s.rows], 0)
     return 'loss: train {:.2g}, test {:.2g}'.format(*v[:2]) if exp.task.target in ('real', 'none') else 'train {:.0%}, test {:.0%}'.format(*v[2:])
 
-def _at(pool): return min((s.step for s in (pool.seats or pool.done)), default=0) if pool else 0
+def _at(pool): return min((s.step for s in (pool.slots or pool.done)), default=0) if pool else 0
 
 # %% ../../nbs/train/10_fit.ipynb #3592c79a
-def _train(exp, store, stop, device, progress, snapshot, compile):
+def _train(exp, store, stop, device, progress, commit_every, compile):
     "Train what is missing of an experiment; says whether anything was."
-    how = dict(device=device, snapshot=snapshot, compile=compile)
+    how = dict(device=device, commit_every=commit_every, compile=compile)
     first = first_weights(exp, store=store, progress=progress, **how)
     with _bar(exp, progress) as bar:
         def turn(pool, segment): bar.update(_at(pool) - bar.n)
@@ -69,7 +69,7 @@ def fit(
     store=None, # A `Store` or its path; None for the default one
     device:str='auto', # 'auto', 'cuda', 'mps' or 'cpu'
     progress:bool=True, # Show a progress bar, where somebody watches?
-    snapshot:float=10., # Seconds between commits, which is what a kill can cost at most
+    commit_every:float=10., # Seconds between commits, which is what a kill can cost at most
     compile:bool=False, # Compile the steps? Slow to start, and worth it for some long runs
     stop:Stop=None, # When a replica may leave early; None trains all of them to the end
 )->Run:
@@ -85,7 +85,7 @@ def fit(
     trained, stop = False, stop or Stop(None, diverged=False)
     if missing(store, all, stop)[0]:
         check_memory(exp, device)
-        trained = _train(exp, store, stop, device, progress, snapshot, compile)
+        trained = _train(exp, store, stop, device, progress, commit_every, compile)
     if not any(exp.id in c.ids for c in contents(store)): _note(store, all)
     run = Run(exp, store)
     run.cached = not trained
@@ -96,4 +96,4 @@ def fit(
 
 def _note(store, pairs):
     "Write an experiment down of which all was there; a store that cannot be written does without."
-    if os.access(store.root, os.W_OK, effective_ids=os.access in os.supports_effective_ids): enlist(store, pairs)
+    if os.access(store.root, os.W_OK, effective_ids=os.access in os.supports_effective_ids): register(store, pairs)

@@ -89,7 +89,7 @@ def _without(data, gone):
 def _forget_states(c, gone):
     "Drop states of a segment, given as (id, step), from which replicas would go on; gives the bytes that were freed."
     s, n, new, drop, freed = c.segment, _next(c.segment), {}, [], 0
-    for name in [*s.files('seats'), *s.files('state')]:
+    for name in [*s.files('slots'), *s.files('state')]:
         data = s.read(name)
         left = _without(data, lambda *row: row in gone)
         if left is data: continue
@@ -253,7 +253,7 @@ def _fold(self, cs):
     new, files, there, sources = _fresh(self, 'folded'), {}, {}, {}
     (new.path/'claim.json').write_bytes(_dump(dict(replicas=[])))       # killed here, it is no segment that lost its manifest
     def name(kind): return f'{kind}.{len(files) + len(there)}.{_endings.get(kind, "safetensors")}'
-    for kind in ('experiments', 'runs', 'replicas', 'history', 'weights', 'seats', 'state'):
+    for kind in ('experiments', 'runs', 'replicas', 'history', 'weights', 'slots', 'state'):
         some = []
         for c,f in [(o, n) for o in cs for n in o.files(kind)]:
             data = c.segment.read(f, c.manifest)

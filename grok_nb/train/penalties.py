@@ -63,11 +63,11 @@ class L2nu(Penalty):
     "Sum over hidden neurons of a power of the norm, $\\lambda\\sum_i\\lVert\\omega_i\\rVert^\\nu$."
     show = ('weight',)
     weight:float = real(1e-4, low=0, varies=True) # The factor λ
-    # The power; None: the model's order
+    # The power; None: the model's degree
     nu:float = ruled('a finite number > 0, or None', _power, None)
 
     def of(self, model, params):
-        nu = model.order if self.nu is None else self.nu
+        nu = model.degree if self.nu is None else self.nu
         name = type(model).__name__
         if nu is None: refuse('L2nu', 'nu', None, f'given, as {name} is not homogeneous')
         try: square = model.neurons(params)

@@ -90,25 +90,25 @@ def asked_files(
 # %% ../../nbs/train/09_record.ipynb #36b68e50
 def _now(): return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds')
 
-def _facts(seats, source, weights):
+def _facts(slots, source, weights):
     "How far some replicas are."
-    last, past = [s.rows[-1] if s.rows else (np.nan,)*4 for s in seats], [first_steps(s.steps, s.rows) for s in seats]
-    out = dict(key=[s.id for s in seats], step=[s.step for s in seats], ended=[s.ended for s in seats],
-               terms=[terms(s.exp) for s in seats], seconds=[s.seconds for s in seats], written=[_now()]*len(seats),
-               source=[source]*len(seats), state=['' if s.ended and s.final is None else 'state' if s.ended else 'seats' for s in seats],
-               kept=pa.array([s.kept_steps if weights or not s.ended else [] for s in seats], pa.list_(pa.int64())))
+    last, past = [s.rows[-1] if s.rows else (np.nan,)*4 for s in slots], [first_steps(s.steps, s.rows) for s in slots]
+    out = dict(key=[s.id for s in slots], step=[s.step for s in slots], ended=[s.ended for s in slots],
+               terms=[terms(s.exp) for s in slots], seconds=[s.seconds for s in slots], written=[_now()]*len(slots),
+               source=[source]*len(slots), state=['' if s.ended and s.final is None else 'state' if s.ended else 'slots' for s in slots],
+               kept=pa.array([s.kept_steps if weights or not s.ended else [] for s in slots], pa.list_(pa.int64())))
     out |= {k: _small([v[i] for v in last]) for i,k in enumerate(metrics)}
     out |= {k: [f[i] for f in past] for i,k in enumerate(('memorised', 'generalised'))}
-    return out | dict(lost=[lost_at(s.steps, [r[0] for r in s.rows]) for s in seats])
+    return out | dict(lost=[lost_at(s.steps, [r[0] for r in s.rows]) for s in slots])
 
-def _measured(seats):
+def _measured(slots):
     "What was measured since the last commit; nothing if nothing was."
-    n = [len(s.steps) - s.saved for s in seats]
+    n = [len(s.steps) - s.saved for s in slots]
     if not sum(n): return None
-    values = np.array([r for s in seats for r in s.rows[s.saved:]], float).reshape(-1, 4)
-    said = pd.DataFrame([p for s in seats for p in s.probes[s.saved:]])
-    return dict(key=pa.DictionaryArray.from_arrays(np.repeat(np.arange(len(n), dtype=np.int32), n), [s.id for s in seats]),
-                step=[t for s in seats for t in s.steps[s.saved:]], **{k: _small(values[:, i]) for i,k in enumerate(metrics)},
+    values = np.array([r for s in slots for r in s.rows[s.saved:]], float).reshape(-1, 4)
+    said = pd.DataFrame([p for s in slots for p in s.probes[s.saved:]])
+    return dict(key=pa.DictionaryArray.from_arrays(np.repeat(np.arange(len(n), dtype=np.int32), n), [s.id for s in slots]),
+                step=[t for s in slots for t in s.steps[s.saved:]], **{k: _small(values[:, i]) for i,k in enumerate(metrics)},
                 **{f'probe.{k}': _small(said[k]) for k in said})
 
 # %% ../../nbs/train/09_record.ipynb #d490b418
@@ -131,18 +131,18 @@ def _stack(some):
 # %% ../../nbs/train/09_record.ipynb #970bf93d
 def commit_files(
     number:int, # Of the commit
-    pool, # A [pool](16_pool.ipynb): its seats, and those that are done
+    pool, # A [pool](16_pool.ipynb): its slots, and those that are done
     source:str, # The segment
     weights:bool=True, # Keep the weights of those that are done?
 )->dict: # name -> bytes
     "The files of a commit."
-    seats, done = pool.seats, pool.done
-    both, t, s = [*seats, *done], f'{number}.parquet', f'{number}.safetensors'
+    slots, done = pool.slots, pool.done
+    both, t, s = [*slots, *done], f'{number}.parquet', f'{number}.safetensors'
     out = {f'replicas.{t}': _parquet('replicas', _facts(both, source, weights))} if both else {}
     if (new := _measured(both)): out[f'history.{t}'] = _parquet('history', new)
-    if seats:
+    if slots:
         tensors = {f'{p}.{k}': v for p,d in (('param', pool.params), ('opt', pool.opt)) for k,v in d.items()}
-        out[f'seats.{s}'] = _stacked([(o.id, o.step) for o in seats], tensors)
+        out[f'slots.{s}'] = _stacked([(o.id, o.step) for o in slots], tensors)
     kept = [((o.id, step), w) for o in both if weights or not o.ended for step,w in o.kept]
     if kept: out[f'weights.{s}'] = _stacked(*_stack(kept))
     late = [((o.id, o.step), o.final) for o in done if weights and o.final is not None]
@@ -187,7 +187,7 @@ def compacted(
     listed, out, drop = (segment.manifest() or dict(files={}))['files'], dict(files), []
     for name,data in files.items():
         kind, number, ending = name.split('.')
-        if kind == 'seats': drop += segment.files('seats'); continue
+        if kind == 'slots': drop += segment.files('slots'); continue
         old = segment.files(kind)
         n = newest_parts([*(listed[o]['bytes'] for o in old), len(data)]) - 1
         if n < 1: continue
@@ -424,10 +424,10 @@ def _goes_on(self,
     "From where training can go on."
     for c,r in reversed(self.where):
         kind, step = c.columns['state'][r], int(c.columns['step'][r])
-        if not kind or step >= before or not fits(step): continue
+        if kind not in ('slots', 'state') or step >= before or not fits(step): continue
         t = c.find(kind, self.key, step) or {}
-        opt = {k[4:] if kind == 'seats' else k: v for k,v in t.items() if not k.startswith('param.')}
-        params = {k[6:]: v for k,v in t.items() if k.startswith('param.')} if kind == 'seats' else self.weights(step)
+        opt = {k[4:] if kind == 'slots' else k: v for k,v in t.items() if not k.startswith('param.')}
+        params = {k[6:]: v for k,v in t.items() if k.startswith('param.')} if kind == 'slots' else self.weights(step)
         if params: return step, params, opt
 
 Replica.past, Replica.weights, Replica.goes_on = _past, _weights, _goes_on

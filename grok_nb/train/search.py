@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from ..tasks.config import refuse
 from .events import ends_once, is_watched
-from .experiment import Experiment, column, event, measured_at
+from .experiment import Experiment, column, parse_condition, measured_at
 from .grid import Between, Experiments, _at, _check_space
 from .optional import install_hint
 from .stop import Stop
@@ -58,7 +58,7 @@ def _every_point(space, n, seed):
 # %% ../../nbs/train/19_search.ipynb #1f9b2f44
 def _behind(values, when):
     "How far replicas are from a condition, between 0 and 1; 1 for what is no number."
-    _, metric, sign, at = event(when)
+    _, metric, sign, at = parse_condition(when)
     away = (at - values) if sign == '>=' else (values - at)
     away = np.clip(away, 0, None)
     return np.nan_to_num(away/(1 + away) if metric == 'loss' else np.clip(away, 0, 1), nan=1., posinf=1.)
@@ -130,7 +130,7 @@ def search(
     factor:int=3, # Each round is this much longer, and keeps about one in so many
     batch:int=None, # Points that are asked for at a time; None for all, or 32 for 'tpe'
     seed:int=0, # Of the sampler
-    **kw, # Arguments of `sweep`: executor, store, device, memory, snapshot
+    **kw, # Arguments of `sweep`: executor, store, device, memory, commit_every
 )->SearchResult:
     "Look for the point that meets a condition first, by successive halving."
     optuna, when, space = _optuna(), condition(rule), _check_space('search', space)

@@ -17,7 +17,7 @@ from ..tasks.config import Config, ConfigError, paths, replica_of
 from ..tasks.noise_labels import NoiseLabels
 from ..tasks.seeds import generator
 from ..tasks.task import Sampled
-from .experiment import Experiment, can_be_chunked, count_looks, keep_steps, seed_of, shares_data
+from .experiment import Experiment, can_be_chunked, count_measurements, keep_steps, seed_of, shares_data
 from .gradients import gradients
 
 # %% ../../nbs/train/09_size.ipynb #b0d509c7
@@ -126,7 +126,7 @@ def _counted(exp, shapes, kept):
     row = (8 if t.vocab else size)*math.prod(t.shape) + (8 if t.target == 'class' else size)*math.prod(t.target_shape)
     weights = R*size*sum(map(math.prod, shapes.values()))
     return dict(data=row*sum(_rows(t))*(R if not shares_data(exp) else 1), weights=weights,
-                measurements=count_looks(exp.steps, exp.every)*(4 + 2*len(exp.metrics))*R*size,
+                measurements=count_measurements(exp.steps, exp.every)*(4 + 2*len(exp.metrics))*R*size,
                 kept=weights*len(keep_steps(exp.steps, exp.keep)) if kept else 0, optimiser=_state(exp, shapes))
 
 def _state(exp, shapes):

@@ -45,7 +45,7 @@ def write_atomic(
     _sync_folder(path.parent)
 
 # %% ../../nbs/train/08_store.ipynb #3fe5fcda
-_ours = re.compile(r'(experiments|runs|replicas|history)\.\d+\.parquet|(weights|seats|state)\.\d+\.safetensors|\.tmp-\w+')
+_ours = re.compile(r'(experiments|runs|replicas|history)\.\d+\.parquet|(weights|slots|state)\.\d+\.safetensors|\.tmp-\w+')
 _beside = re.compile(_ours.pattern + r'|(manifest|claim|removed)\.json|\.lock|\.beat')
 _mend = 'It was left as it is: restore it from a copy, or move the folder away to train again.'
 

@@ -18,17 +18,17 @@ from filelock import FileLock
 from tqdm.auto import tqdm
 from ..tasks.config import refuse
 from .device import pick_device
-from .experiment import Experiment, Later, canonical, column, happens, replica_ids
+from .experiment import Experiment, LazyMethod, canonical, column, is_met, replica_ids
 from .events import ends_once, interruptible, is_asked, is_watched, tell_watchers, wish
 from .fit import interactive
 from .grid import Experiments
-from .loop import enlist, leaves_at, missing
-from .members import kin, single
-from .stop import Stop, why
+from .loop import register, leaves_at, missing
+from .members import bank_key, one_replica
+from .stop import Stop, stop_reason
 from .record import contents, find, metrics
 from .run import Run, index, open_run, view
 from .size import check_memory
-from .shard import _stopped, every_pair, make_shards, train_shard
+from .shard import _stopped, all_replicas, make_shards, train_shard
 from .store import Store, StoreError, _alone
 
 # %% ../../nbs/train/18_sweep.ipynb #6c929f54
@@ -40,7 +40,7 @@ def _reason(replica, exp, stop):
     if (at := leaves_at(stop, past)) is None: return 'stopped'
     rows = np.stack([past[k] for k in metrics], 1).astype(float)[:at + 1].tolist()
     said = [{k[6:]: past[k][i] for k in past if k.startswith('probe.')} for i in range(at + 1)]
-    return why(stop, past['step'][:at + 1].tolist(), rows, said)
+    return stop_reason(stop, past['step'][:at + 1].tolist(), rows, said)
 
 def _assemble(experiments, store, failed, stop):
     "The frame of a sweep."
@@ -65,7 +65,7 @@ def _assemble(experiments, store, failed, stop):
 # %% ../../nbs/train/18_sweep.ipynb #0e55b1a2
 class SweepResult:
     "What became of the experiments of a sweep."
-    phase_diagram, plot = Later('grok_nb.analysis.phase_diagram'), Later('grok_nb.analysis.phase_diagram')
+    phase_diagram, plot = LazyMethod('grok_nb.analysis.phase_diagram'), LazyMethod('grok_nb.analysis.phase_diagram')
 
     def __init__(self,
         experiments:Experiments, # Which
@@ -108,8 +108,8 @@ class SweepResult:
 # %% ../../nbs/train/18_sweep.ipynb #89c9a22c
 class _Bar:
     "One progress bar for all shards, with the time that is left."
-    def __init__(self, shards, begun, progress, heed):
-        self.heed, self.taken = heed or (lambda taken, left: None), {}
+    def __init__(self, shards, begun, progress, on_progress):
+        self.on_progress, self.taken = on_progress or (lambda taken, left: None), {}
         self.left = {o.id: sum(e.steps - begun.get(replica_ids(e)[i], 0) for e,i in o.pairs) for o in shards}
         total = sum(self.left.values())
         self.bar = tqdm(total=total, unit='step', unit_scale=True, leave=False,
@@ -119,7 +119,7 @@ class _Bar:
         done, todo = sum(self.taken.values()), sum(self.left.values())
         self.bar.total = done + todo
         self.bar.update(done - self.bar.n)
-        self.heed(done, todo)
+        self.on_progress(done, todo)
     def close(self): self.bar.close()
 
 def _here(shards, store, how, bar, news, ask):
@@ -224,14 +224,14 @@ def _given_up(o, e):
     return dict(id=o.id, taken=0, seconds=0., stopped=False, failed=[(*k, why) for k in o.keys])
 
 # %% ../../nbs/train/18_sweep.ipynb #3e2d8989
-def _news(store, shards, ids, done, tell):
+def _news(store, shards, ids, done, on_replica):
     "A function that tells of replicas that were not done before."
     told, mine = set(done), {o.id for o in shards}
     def say(t):
         for r in t[t.ended.fillna('') != ''].to_dict('records'):
-            if (key := (r['id'], r['replica'])) not in told: told.add(key); tell(r)
+            if (key := (r['id'], r['replica'])) not in told: told.add(key); on_replica(r)
     def look(all=False):
-        if tell is None: return
+        if on_replica is None: return
         if all: return say((t := index(store))[t.id.isin(ids)])      # those too that somebody else trained
         for c in contents(store):
             if c.segment.name.partition('.')[0] in mine: say(c.runs.drop(columns='terms').merge(c.replicas, on='key'))
@@ -268,18 +268,18 @@ def _check(experiments):
     if (n := sum(map(len, experiments))) > 10**7: refuse('sweep', 'experiments', f'{n:,} replicas', 'at most 10,000,000 replicas in all')
     return experiments if hasattr(experiments, 'coordinates') else Experiments(experiments)
 
-def _enlist(store, pairs):
+def _register(store, pairs):
     "Write down those of some replicas, all there already, that are not listed for their experiments yet."
     ids = {e.id for e,_ in pairs}
     there = {(i, r) for c in contents(store) if ids & c.ids for i,r in zip(c.runs['id'], c.runs['replica'])}
     new = [(e, i) for e,i in pairs if (e.id, i) not in there]
-    if new: enlist(store, new)
+    if new: register(store, new)
 
 def _check_sizes(shards, device):
     "Refuse a sweep in which one replica alone takes more memory than is free."
     each = {(same, e.steps, e.every, e.keep): e for o in shards
-            for same in (kin(o.experiments[0]),) for e in o.experiments}
-    for e in each.values(): check_memory(single(e, 0).but(keep=e.keep), device, kept=True)
+            for same in (bank_key(o.experiments[0]),) for e in o.experiments}
+    for e in each.values(): check_memory(one_replica(e, 0).but(keep=e.keep), device, kept=True)
 
 # %% ../../nbs/train/18_sweep.ipynb #ae8c2a1c
 def sweep(
@@ -289,28 +289,28 @@ def sweep(
     stop:Stop=None, # When a replica may leave early; None trains to the end, or until it diverges
     device:str='auto', # 'auto', 'cuda', 'mps' or 'cpu'
     memory:float=None, # Megabytes that a bank may take; by device if left out: 24 on a CPU
-    places:int=None, # Seats of a bank; by memory if left out
+    slots:int=None, # Slots of a bank; by memory if left out
     weights:bool=True, # Keep weights? Without them a replica that left early cannot go on
-    snapshot:float=10., # Seconds between commits, which is what a crash can cost at most
+    commit_every:float=10., # Seconds between commits, which is what a crash can cost at most
     compile:bool=False, # Compile the steps? Slow to start, and worth it for some long runs
     progress:bool=True, # Show a progress bar, where somebody watches?
     retries:int=3, # How often a shard whose worker was lost is tried again
-    tell=None, # Called with the row of each replica that is done, as a dict
+    on_replica=None, # Called with the row of each replica that is done, as a dict
     ask=None, # Called at every turn: '' to go on, 'hold' to wait (without an executor), 'stop' to end
-    heed=None, # Called about once a second with the number of steps taken, and of those left
+    on_progress=None, # Called about once a second with the number of steps taken, and of those left
 )->SweepResult:
     "Train many experiments; Ctrl-C returns what was done so far, and the next call goes on."
     some, stop, begun = _check(experiments), stop or Stop(None), time.monotonic()
     store = store if isinstance(store, Store) else Store(store)
-    pairs = every_pair(some)
+    pairs = all_replicas(some)
     todo, known = missing(store, pairs, stop, weights)
     done = {(e.id, i) for e,i in pairs} - {(e.id, i) for e,i in todo}
-    _enlist(store, [(e, i) for e,i in pairs if (e.id, i) in done])
-    shards = make_shards(todo, stop, memory, places, device)
+    _register(store, [(e, i) for e,i in pairs if (e.id, i) in done])
+    shards = make_shards(todo, stop, memory, slots, device)
     _check_sizes(shards, pick_device(device))
-    how = dict(device=device, snapshot=snapshot, weights=weights, compile=compile)
-    bar = _Bar(shards, {k: r.step for k,r in known.items()}, progress, heed)
-    news, said, ends = _news(store, shards, {e.id for e in some}, done, tell), [], {e.id: e for e in some}
+    how = dict(device=device, commit_every=commit_every, weights=weights, compile=compile)
+    bar = _Bar(shards, {k: r.step for k,r in known.items()}, progress, on_progress)
+    news, said, ends = _news(store, shards, {e.id for e in some}, done, on_replica), [], {e.id: e for e in some}
     work = _here(shards, store, how, bar, news, ask) if executor is None else \
         _there(shards, store, how, bar, news, ask, executor, retries)
     stopped = False
@@ -351,7 +351,7 @@ def _reached(self,
     "The step at which each replica first met a condition."
     out = pd.Series(np.inf, index=self.frame.index)
     for i,v in enumerate(self.views()):
-        met = np.asarray(happens(when, v[column(when)])) if v else np.array([False])
+        met = np.asarray(is_met(when, v[column(when)])) if v else np.array([False])
         if met.any(): out.iloc[i] = v['step'][met.argmax()]
     return out
 
