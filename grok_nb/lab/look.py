@@ -318,7 +318,7 @@ def _draw_where(film, replica, step):
 _largest = 130 # elements of a group whose irreps are worth the wait
 
 def _waves(T, order):
-    s = [shares(T[None], each, order=order, dim=2)[0].numpy() for each in (False, True)]
+    s = [shares(T[None], each, token_order=order, dim=2)[0].numpy() for each in (False, True)]
     names = list(range(1, len(s[0]) + 1))
     return dict(kind='waves', of='frequency', names=names, whole=s[0], each=s[1])
 
