@@ -107,9 +107,9 @@ def test_what_is_asked_for_is_what_is_computed():
 
 HALF = """
 from grok_nb.all import *
-from grok_nb.train.events import watching
+from grok_nb.train.events import listening
 exp = Experiment(ModularArithmetic(p=7, train_frac=.6), MLP(width=9), AdamW(), steps=20, seeds=2)
-with watching(ask=lambda e, step: 'stop' if step == 5 else ''): fit(exp, {!r}, progress=False)
+with listening(ask=lambda e, step: 'stop' if step == 5 else ''): fit(exp, {!r}, progress=False)
 """
 
 

@@ -25,7 +25,7 @@ STEPS = 300
 TRIAL = f'''
 import os
 from grok_nb.papers.ledger import Evidence, claim
-from grok_nb.train.events import watching
+from grok_nb.train.events import listening
 from grok_nb.train.fit import fit
 from grok_nb.train.presets import preset
 
@@ -47,7 +47,7 @@ def _(at):
 @claim('trial:2-long', says='it is long')
 def _(at):
     note('long')
-    with watching(ask=held): run = fit(exp, commit_every=.2)
+    with listening(ask=held): run = fit(exp, commit_every=.2)
     return Evidence(dict(step=run.step), holds=run.finished)
 '''
 

@@ -4,7 +4,7 @@ import shutil
 import pytest
 from conftest import segment_of, with_other_words
 from grok_nb.all import Store, StoreError, fit, open_run
-from grok_nb.train.events import watching
+from grok_nb.train.events import listening
 from grok_nb.train.store import Segment
 from same import same
 
@@ -48,7 +48,7 @@ def test_finished_run(small, reference, tmp_path, picture, kind, how):
 
 @pytest.mark.parametrize('how', [cut, edited, longer, empty, gone])
 def test_unfinished_run(small, reference, tmp_path, picture, how):
-    with watching(ask=lambda e, step: 'stop' if step == 50 else ''): fit(small, tmp_path, device='cpu')
+    with listening(ask=lambda e, step: 'stop' if step == 50 else ''): fit(small, tmp_path, device='cpu')
     slots, = segment_of(tmp_path).glob('slots.*')
     good = damage(slots, how)
     before = picture(tmp_path, ('.lock',))
@@ -88,7 +88,7 @@ def test_a_table_that_describes_another_experiment_is_said(small, tmp_path):
 
 def test_other_files_of_the_user_survive(small, tmp_path):
     store = Store(tmp_path)
-    with watching(ask=lambda e, step: 'stop' if step == 50 else ''): fit(small, tmp_path, device='cpu')
+    with listening(ask=lambda e, step: 'stop' if step == 50 else ''): fit(small, tmp_path, device='cpu')
     note = segment_of(tmp_path)/'notes.md'
     note.write_text('mine')
     fit(small, tmp_path, device='cpu', commit_every=0)

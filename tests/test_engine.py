@@ -9,7 +9,7 @@ from grok_nb.all import (AdamW, Boolean, Continued, Cosine, Experiment, Free, Gr
                          Stop, Store, chain, fit, open_run, sweep, transfer)
 from grok_nb.train import loop, pool as engine
 from grok_nb.train.capture import Captured
-from grok_nb.train.events import watching
+from grok_nb.train.events import listening
 from grok_nb.train.pool import Pool, full_pool
 from grok_nb.train.probes import Norms
 from grok_nb.train.run import index, runs
@@ -137,7 +137,7 @@ def test_a_start_that_fails_fails_alone(tmp_path):
 
 def test_a_sweep_that_is_stopped_while_a_start_trains_loses_nothing(tmp_path):
     exps = [moved(lr=lr) for lr in (.01, .03)]
-    with watching(ask=lambda exp, step: 'stop' if exp == weak and step == 50 else ''):
+    with listening(ask=lambda exp, step: 'stop' if exp == weak and step == 50 else ''):
         assert sweep([weak.but(lr=.01), *exps], store=tmp_path/'a', slots=1, commit_every=1000, progress=False).stopped
     assert open_run(weak.but(lr=.01), tmp_path/'a').finished
     assert open_run(exps[0].start.weak, tmp_path/'a').step == 50
@@ -230,15 +230,15 @@ def test_what_cannot_be_recorded_is_stepped(recorder, monkeypatch):
 def test_threads_are_kept(tmp_path, monkeypatch):
     "Who goes on does so with as many threads as before, since another number rounds differently."
     exp, used = weak.but(steps=30), []
-    def note(exp, state): used.append(torch.get_num_threads())
+    def note(event): event.run or used.append(torch.get_num_threads())
     monkeypatch.setattr(Pool, 'threads', property(lambda self: 2))
-    with watching(ask=lambda e, step: 'stop' if step == 10 else '', look=note): fit(exp, tmp_path, progress=False)
+    with listening(ask=lambda e, step: 'stop' if step == 10 else '', hear=note): fit(exp, tmp_path, progress=False)
     assert set(used) == {2} and open_run(exp, tmp_path).environment['threads'] == 2
     monkeypatch.setattr(Pool, 'threads', property(lambda self: 1))
     used.clear()
-    with watching(look=note): run = fit(exp, tmp_path, progress=False)
+    with listening(note): run = fit(exp, tmp_path, progress=False)
     assert set(used) == {2} and [e['threads'] for e in run.environments] == [2, 2]
-    with watching(look=note): fit(exp.but(lr=.02), tmp_path, progress=False)
+    with listening(note): fit(exp.but(lr=.02), tmp_path, progress=False)
     assert used[-1] == 1
 
 

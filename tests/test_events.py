@@ -1,12 +1,13 @@
-"Watchers hear of the end of each run once, whoever trained it and wherever"
+"Listeners hear of the end of each run once, whoever trained it and wherever"
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
 from conftest import children
-from grok_nb.all import AdamW, Continued, Experiment, Free, MLP, ModularArithmetic, fit, runs, search, sweep, transfer
-from grok_nb.train.events import watching
+from grok_nb.all import AdamW, Continued, Experiment, Free, MLP, ModularArithmetic, Norms, fit, runs, search, sweep, transfer
+from grok_nb.train.events import listening
 
 weak = Experiment(ModularArithmetic(p=7, train_frac=.8), MLP(width=8, embed=Free(3)), AdamW(lr=.03), steps=12, seeds=3)
 strong = [transfer(weak, weak.but({'model.embed': Free(6), 'optim.lr': lr}), at='end') for lr in (.01, .02)]
@@ -15,12 +16,12 @@ strong = [transfer(weak, weak.but({'model.embed': Free(6), 'optim.lr': lr}), at=
 def heard(do, *args, **kw):
     "What a call gives, and the ends that it told of: id -> how often, and whether all had ended."
     ends, done = Counter(), []
-    def tell(exp, step, run):
-        if run is None: return
-        assert run.config.id == exp.id and run.step == step
-        ends[exp.id] += 1
-        done.append(not run.interrupted)
-    with watching(tell=tell): out = do(*args, progress=False, **kw)
+    def hear(event):
+        if event.run is None: return
+        assert event.run.config.id == event.exp.id and event.run.step == event.step
+        ends[event.exp.id] += 1
+        done.append(not event.run.interrupted)
+    with listening(hear): out = do(*args, progress=False, **kw)
     return out, ends, all(done)
 
 
@@ -69,3 +70,35 @@ def test_a_search_tells_of_a_point_when_it_is_dropped_or_done(executor, tmp_path
     found, ends, done = heard(look)
     assert len(found.rounds) > 2 and ends == once(*found.result.experiments) and len(ends) < 6 and done
     assert heard(look)[1] == ends                                      # all of it is in the store
+
+
+def test_measurements_come_from_other_processes_on_request(pool, tmp_path):
+    "Each once, as they are stored, before the end; only new ones when a sweep goes on; none where nobody asked."
+    some = [weak.but(probes=(Norms(),)), weak.but(lr=.01, seeds=2)]
+    for steps in (12, 20):
+        told, order = {}, []
+        def hear(event):
+            order.append((event.exp.id, event.run is not None))
+            for i, step, now in event.rows() if event.run is None else ():
+                assert (event.exp.id, step, i) not in told and event.pool is None
+                told[event.exp.id, step, i] = now
+        now = [e.but(steps=steps) for e in some]
+        with listening(hear, workers=0.): result = sweep(now, pool, store=tmp_path, device='cpu', commit_every=0, progress=False)
+        for e, r in zip(now, map(result.run, range(2))):
+            h = r.history.set_index(['step', 'split', 'replica'])
+            want = {(e.id, step, i) for step, _, i in h.index if steps == 12 or step > 12}
+            assert {k for k in told if k[0] == e.id} == want and order.index((e.id, True)) == max(j for j, o in enumerate(order) if o[0] == e.id)
+            for (_, step, i), v in ((k, told[k]) for k in want):
+                assert np.isclose(v['test accuracy'], h.accuracy[step, 'test', i]) and np.isclose(v['train loss'], h.loss[step, 'train', i])
+                assert ('norm' in v) == bool(e.probes)
+    with listening(lambda event: order.append(event.run)): sweep([weak.but(lr=.07)], pool, store=tmp_path, device='cpu', progress=False)
+    assert order[-1] and sum(o is None for o in order) == 0
+
+
+def test_threads_of_this_process_send_each_measurement_once(tmp_path):
+    "Its listeners hear them at once, and so not again from the store."
+    told = Counter()
+    def hear(event): told.update((event.exp.id, s, i) for i, s in (zip(event.replicas, event.steps) if event.run is None else ()))
+    some = [weak, weak.but(lr=.01)]
+    with ThreadPoolExecutor(2) as threads, listening(hear, workers=0.): sweep(some, threads, store=tmp_path, device='cpu', commit_every=0, progress=False, slots=1)
+    assert len(told) == 2*3*13 and set(told.values()) == {1}

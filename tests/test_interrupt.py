@@ -19,8 +19,8 @@ command = '''
 import sys
 from pathlib import Path
 from grok_nb.lab.cli import main
-from grok_nb.train.events import watching
-with watching(tell=lambda exp, step, run: step and Path(sys.argv[-1]).touch()): main(sys.argv[1:-1])
+from grok_nb.train.events import listening
+with listening(lambda e: e.step and Path(sys.argv[-1]).touch()): main(sys.argv[1:-1])
 '''
 
 

@@ -6,7 +6,7 @@ import time
 import pytest
 from conftest import children
 from grok_nb.all import Free, Store, fit, open_run, transfer
-from grok_nb.train.events import watching
+from grok_nb.train.events import listening
 from grok_nb.train.experiment import replica_ids
 from grok_nb.train.record import find
 from same import left_behind, same
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(os.name == 'nt', reason='needs SIGKILL')
 
 def train(exp, store, of, most):
     "A commit at every step, so that there are many chances to hit one; after `most` steps of the experiment `of` it waits to be killed."
-    with watching(ask=lambda e, step: 'hold' if e.id == of and step >= most else ''): fit(exp, store, device='cpu', progress=False, commit_every=0)
+    with listening(ask=lambda e, step: 'hold' if e.id == of and step >= most else ''): fit(exp, store, device='cpu', progress=False, commit_every=0)
 
 
 def committed(exp, store):

@@ -50,7 +50,7 @@ def test_what_two_runs_share_goes_with_the_last_of_them(tmp_path):
 
 
 def test_what_is_being_trained_is_refused_and_the_rest_is_not(tmp_path):
-    from grok_nb.train.events import watching
+    from grok_nb.train.events import listening
     store, said = Store(tmp_path), []
     fit(grid[1], store, **how)
     def ask(e, step):
@@ -58,7 +58,7 @@ def test_what_is_being_trained_is_refused_and_the_rest_is_not(tmp_path):
             with pytest.raises(StoreError, match=f'{tiny.id} is being trained: stop it first'): store.remove(tiny.id)
             said.append((store.busy(tiny.id), store.busy(grid[1].id), store.remove(grid[1].id)))
         return ''
-    with watching(ask=ask): run = fit(tiny, store, commit_every=0, **how)
+    with listening(ask=ask): run = fit(tiny, store, commit_every=0, **how)
     assert run.finished and said[0][:2] == (True, False) and said[0][2] > 0 and runs(store).id.tolist() == [tiny.id]
 
 

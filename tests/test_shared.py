@@ -8,7 +8,7 @@ from conftest import children
 from grok_nb.all import AdamW, Experiment, Free, MLP, ModularArithmetic, Stop, Store, fit, open_run, sweep, transfer
 from grok_nb.tasks.config import lengths, paths
 from grok_nb.train import fit as fits, shard as shards
-from grok_nb.train.events import watching
+from grok_nb.train.events import listening
 from grok_nb.train.experiment import replica_ids
 from grok_nb.train.record import find
 from grok_nb.train.run import index
@@ -143,7 +143,7 @@ def test_seeds_of_one_experiment_are_trained_side_by_side_by_several_workers(tmp
 def _fits(exp, store):
     "A commit at every step; after fifty it waits to be killed."
     steps = itertools.count()
-    with watching(ask=lambda e, step: 'hold' if next(steps) >= 50 else ''): fit(exp, store, commit_every=0, **how)
+    with listening(ask=lambda e, step: 'hold' if next(steps) >= 50 else ''): fit(exp, store, commit_every=0, **how)
 
 
 def killed(exp, store):

@@ -17,7 +17,7 @@ from filelock import FileLock
 from grok_nb.models.mlp import MLP
 from grok_nb.tasks.modular import ModularArithmetic
 from grok_nb.train.experiment import Experiment, replica_ids
-from grok_nb.train.events import interruptible, watching
+from grok_nb.train.events import interruptible, listening
 from grok_nb.train.fit import fit
 from grok_nb.train.optim import AdamW
 from grok_nb.train.record import find
@@ -38,7 +38,7 @@ def stepped(store): return Path(store).with_suffix('.stepped')
 
 
 def trains(store):
-    with watching(tell=lambda e, step, run: step and stepped(store).touch()): fit(exp, store, 'cpu', progress=False, commit_every=never)
+    with listening(lambda e: e.step and stepped(store).touch()): fit(exp, store, 'cpu', progress=False, commit_every=never)
     stepped(store).with_suffix('.after').touch()
 
 
@@ -92,7 +92,7 @@ def at_20(sign):
 @pytest.mark.parametrize('sign', signals)
 def test_a_handler_of_ones_own_is_called_after_the_commit_and_gets_what_was_done(sign, handled, tmp_path):
     usual = {s: signal.getsignal(s) for s in signals}
-    with watching(ask=at_20(sign)): run = fit(brief, tmp_path/'fit', 'cpu', commit_every=never)
+    with listening(ask=at_20(sign)): run = fit(brief, tmp_path/'fit', 'cpu', commit_every=never)
     assert handled == [sign] and not run.finished and run.step == open_run(brief, tmp_path/'fit').step == 20
     result = sweep([brief, brief.but(train_frac=.5)], store=tmp_path/'sweep', device='cpu', commit_every=never, ask=at_20(sign))
     assert handled == [sign]*2 and result.stopped and 0 < result.taken == committed(tmp_path/'sweep') < brief.steps*2
@@ -104,7 +104,7 @@ def test_a_handler_of_ones_own_is_called_after_the_commit_and_gets_what_was_done
 def test_what_was_ignored_stays_ignored(sign, tmp_path):
     usual = signal.signal(sign, signal.SIG_IGN)                     # as `nohup` does
     try:
-        with watching(ask=at_20(sign)): assert fit(brief, tmp_path/'fit', 'cpu').finished
+        with listening(ask=at_20(sign)): assert fit(brief, tmp_path/'fit', 'cpu').finished
         assert not sweep([brief], store=tmp_path/'sweep', device='cpu', ask=at_20(sign)).stopped
         assert signal.getsignal(sign) is signal.SIG_IGN
     finally: signal.signal(sign, usual)
@@ -124,7 +124,7 @@ def test_another_thread_leaves_all_signals_alone(tmp_path):
     usual, got = {s: signal.getsignal(s) for s in signals}, []
     def same(e, step): got.append({s: signal.getsignal(s) for s in signals} == usual)
     def train():
-        with watching(ask=same): fit(brief, tmp_path, 'cpu', progress=False)
+        with listening(ask=same): fit(brief, tmp_path, 'cpu', progress=False)
     t = threading.Thread(target=train)
     t.start()
     t.join(LIMIT)
@@ -235,7 +235,7 @@ def test_workers_whose_parent_is_killed_commit_and_end(kind, tmp_path):
 # --- wishes --------------------------------------------------------------------------------------------------------
 
 def wishing(store, kind, by):
-    "A sweep on an executor that is to stop once its workers are at work, by a wish of `ask` or of a watcher."
+    "A sweep on an executor that is to stop once its workers are at work, by a wish of `ask` or of a listener."
     executor, n = (ThreadPoolExecutor(1), 1) if kind == 'thread' else (ProcessPoolExecutor(2, mp_context=multiprocessing.get_context(kind)), 2)
     seen, told = {}, []
     def ask(*now):
@@ -244,13 +244,13 @@ def wishing(store, kind, by):
         seen.update(found if len(found := beats(store)) == n else {})
         return 'stop' if seen else ''
     mine = ask if by == 'sweep' else None
-    with executor as pool, watching(ask=None if mine else ask):
+    with executor as pool, listening(ask=None if mine else ask):
         result = sweep(many, pool, store=store, device='cpu', progress=False, commit_every=never, ask=mine)
     said = dict(stopped=result.stopped, failed=len(result.failed), taken=sum(seen.values()), pid=os.getpid(), told=told)
     stepped(store).write_text(json.dumps(said))
 
 
-@pytest.mark.parametrize('kind, by', [('forkserver', 'sweep'), ('fork', 'watcher'), ('thread', 'sweep')])
+@pytest.mark.parametrize('kind, by', [('forkserver', 'sweep'), ('fork', 'listener'), ('thread', 'sweep')])
 def test_a_wish_ends_a_sweep_on_any_executor(kind, by, tmp_path):
     "Threads stand for the workers of a cluster, which are nobody's children either."
     store = tmp_path/'store'
@@ -261,7 +261,7 @@ def test_a_wish_ends_a_sweep_on_any_executor(kind, by, tmp_path):
     assert said['stopped'] and not said['failed'] and committed(store) >= said['taken'] > 0
     assert set(stepped(store).with_suffix('.asked').read_text().split()) == {str(said['pid'])}       # not the copies that are born by forking
     assert not Store(store).held() and not signs(store)
-    if by == 'watcher': assert {i for i, *_ in said['told']} == {e.id for e in many} and all(step <= most for _, step, most in said['told'])
+    if by == 'listener': assert {i for i, *_ in said['told']} == {e.id for e in many} and all(step <= most for _, step, most in said['told'])
 
 
 def test_what_others_train_is_not_held(tmp_path):

@@ -25,7 +25,7 @@ from ..tasks.modular import ModularArithmetic
 from ..train.checkup import built_in
 from ..train.device import pick_device
 from ..train.experiment import Experiment
-from ..train.events import watching
+from ..train.events import listening
 from ..train.fit import fit
 from ..train.stop import Stop
 from ..train.record import contents
@@ -108,17 +108,17 @@ class Feed:
     ): self.path, self.most, self.spent, self.begun, self.run, self.said = Path(path), most, 0., None, '', {}
 
     def __call__(self,
-        exp:Experiment, # What is trained
-        s, # A `Moment` of it, just measured
+        event, # A `Measurement`; an `End` is passed over
     ):
+        if event.run is not None: return
         now = time.thread_time()                          # others may have the core meanwhile
-        try: self._look(exp, s, now)
-        except Exception: traceback.print_exc()           # looking never ends a run
+        try: self._write(event, now)
+        except Exception: traceback.print_exc()           # a feed never ends a run
         self.spent += time.thread_time() - now
 
 # %% ../../nbs/lab/04_jobs.ipynb #86d66c23
 def _new(self, exp, slots):
-    "What was measured since the last look: step -> [(number of the slot, values)]."
+    "What was measured since the last event: step -> [(number of the slot, values)]."
     if self.run != exp.id:                          # its past is written once
         there, self.run = self.path.exists(), exp.id
         self.said = {o.replica: sum(t < o.step for t in o.steps) if there else 0 for o in slots}
@@ -129,22 +129,23 @@ def _new(self, exp, slots):
         self.said[o.replica] = len(o.steps)
     return sorted(new.items())
 
-def _look(self, exp, s, now):
+def _write(self, event, now):
     "A line for each step at which something was measured."
+    exp, all, index = event.exp, event.slots, {i: j for j,i in enumerate(event.replicas)}
     if self.begun is None: self.begun = now
     allowed = self.most*(1 + now - self.begun)      # a little in advance, for the first steps
-    more = dict(norm=weight_norm(s.bank))
-    if s.step == exp.steps or self.spent <= allowed:
-        more['power'] = _rounded(first_layer_power(exp, s.bank))
+    more = dict(norm=weight_norm(event.bank))
+    if event.step == exp.steps or self.spent <= allowed:
+        more['power'] = _rounded(first_layer_power(exp, event.bank))
     text = ''
-    for step,some in _new(self, exp, s.slots):
+    for step,some in _new(self, exp, all):
         at, rows = zip(*some)
-        slots = [s.slots[i] for i in at]
+        slots = [all[i] for i in at]
         now = all(o.step == step for o in slots)    # else its weights are gone
-        text += _entry(exp, step, slots, rows, **{k: [v[i] for i in at] for k,v in more.items() if now and v})
+        text += _entry(exp, step, slots, rows, **{k: [v[index[o.replica]] for o in slots] for k,v in more.items() if now and v})
     with open(self.path, 'a', encoding='utf-8') as f: f.write(text)
 
-Feed._look = _look
+Feed._write = _write
 
 # %% ../../nbs/lab/04_jobs.ipynb #b2ee4d9b
 class Reader:
@@ -298,10 +299,10 @@ def _one(exp, i, folder, job, pulse):
     pulse.at, pulse.step, pulse.steps = i, 0, exp.steps
     pulse.times.clear()
     feed = Feed(folder/f'feed.{i}.jsonl') if job['kind'] == 'run' else None
-    def look(e, s):
-        _name(job, e)
-        feed(e, s)
-    with watching(look=look if feed else None, ask=pulse.ask):
+    def hear(event):
+        _name(job, event.exp)
+        feed(event)
+    with listening(hear if feed else None, pulse.ask):
         run = fit(exp, job['store'], job['device'], progress=False)
     if feed: _name(job, exp)
     pulse.step = run.step                                 # more, if somebody else had trained it

@@ -12,7 +12,7 @@ from .jobs import Feed, Pulse, write_job
 from .parts import Desk
 from .watch import Watch, rest_after
 from ..train.experiment import Experiment
-from ..train.events import watching
+from ..train.events import listening
 from ..train.fit import fit
 from ..train.presets import preset
 
@@ -57,7 +57,7 @@ def _watched(exp, job):
     clock, feed, pulse = Clock(), Feed(job.folder/'feed.0.jsonl'), Pulse(job.folder, 1)
     pulse.beat = clock(pulse.beat)
     pulse.thread.start()
-    with watching(look=clock(feed), ask=clock(pulse.ask)):
+    with listening(clock(feed), ask=clock(pulse.ask)):
         cpu = _cpu(fit, exp, tempfile.mkdtemp(), progress=False)
     pulse.over.set()
     pulse.thread.join()

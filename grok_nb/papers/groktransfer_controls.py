@@ -155,11 +155,11 @@ def plot_multiplication(
 def strongest(
     run, # Networks with an embedding
     step:int=None, # A kept step; the last one if left out
-    order:str=None, # The order of tokens: as they are if left out, or 'log'
+    token_order:str=None, # The order of tokens: as they are if left out, or 'log'
 )->pd.DataFrame: # f1, share1, f2, share2: one row for each network
     "The two strongest frequencies of each embedding, and their shares of its power."
     steps = [run.checkpoints[-1] if step is None else step]
-    s = power(run, steps, table='embedding', token_order=order)
+    s = power(run, steps, table='embedding', token_order=token_order)
     two = [c.nlargest(2, 'power') for _,c in s.groupby('replica')]
     return pd.DataFrame([dict(f1=int(c.frequency.iloc[0]), share1=float(c.power.iloc[0]),
                               f2=int(c.frequency.iloc[1]), share2=float(c.power.iloc[1]))

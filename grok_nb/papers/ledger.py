@@ -13,7 +13,7 @@ from importlib.resources import files
 from numbers import Integral, Real
 import pandas as pd
 from ..tasks.config import refuse
-from ..train.events import watching
+from ..train.events import listening
 from ..train.presets import Preset, presets
 
 # %% ../../nbs/papers/00_ledger.ipynb #a113a57e
@@ -119,12 +119,12 @@ def settings()->dict: # id -> function from a scale to an `Experiment`
 
 # %% ../../nbs/papers/00_ledger.ipynb #5f573ea0
 def _collect(seen):
-    "A watcher that collects finished experiments and stops at interrupted ones."
-    def tell(exp, step, run):
-        if run is None: return
-        if run.interrupted: raise KeyboardInterrupt
-        if len(seen) < 64: seen[exp.id] = repr(exp)             # a sweep may have thousands
-    return tell
+    "A listener that collects finished experiments and stops at interrupted ones."
+    def hear(event):
+        if event.run is None: return
+        if event.run.interrupted: raise KeyboardInterrupt
+        if len(seen) < 64: seen[event.exp.id] = repr(event.exp)     # a sweep may have thousands
+    return hear
 
 # %% ../../nbs/papers/00_ledger.ipynb #53c2a284
 def examine(
@@ -134,7 +134,7 @@ def examine(
     "Run the judge of a claim and write down what came of it."
     start, seen, e, error = time.monotonic(), {}, None, ''
     try:
-        with watching(_collect(seen)): e = c.judge(scale(at))
+        with listening(_collect(seen)): e = c.judge(scale(at))
         if not isinstance(e, Evidence): refuse(c.id, 'evidence', e, 'an Evidence')
     except Exception as x: e, error = None, _why(x)
     verdict = 'not run' if e is None else 'holds' if e.holds else 'fails'

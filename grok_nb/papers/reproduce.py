@@ -25,7 +25,7 @@ from tqdm.auto import tqdm
 import grok_nb
 from .ledger import claims, examine, known_claims, load_chapters, scale
 from ..tasks.config import refuse
-from ..train.events import watching
+from ..train.events import listening
 from ..train.fit import interactive
 from ..train.store import StoreError, write_atomic
 
@@ -96,18 +96,18 @@ def _work(pipe, ids, modules, at, folder):
     load_chapters(*modules)
     for i in ids:
         pipe.send(('start', i, None))
-        with watching(_teller(pipe, i)): record = examine(claims(i)[0], at)
+        with listening(_teller(pipe, i)): record = examine(claims(i)[0], at)
         pipe.send(('done', i, _keep(record, folder)))
 
 def _teller(pipe, i):
-    "A watcher that reports how far a run is, twice a second at most."
+    "A listener that reports how far a run is, twice a second at most."
     last = 0.
-    def tell(exp, step, run):
+    def hear(event):
         nonlocal last
         if time.monotonic() < last + .5: return
         last = time.monotonic()
-        pipe.send(('at', i, step/exp.steps))
-    return tell
+        pipe.send(('at', i, event.step/event.exp.steps))
+    return hear
 
 # %% ../../nbs/papers/03_reproduce.ipynb #5aa5abb0
 @dataclass

@@ -11,7 +11,7 @@ import numpy as np
 from tqdm.auto import tqdm
 from ..tasks.config import refuse
 from .device import pick_device
-from .events import tell_watchers, wish
+from .events import End, send, wish
 from .experiment import Experiment
 from .loop import register, missing, train_replicas
 from .stop import Stop
@@ -89,7 +89,7 @@ def fit(
     if not any(exp.id in c.ids for c in contents(store)): _note(store, all)
     run = Run(exp, store)
     run.cached = not trained
-    tell_watchers(exp, run.step, run)
+    send(End(exp, run))
     if run.diverged:
         warnings.warn(f'fit: {divergence(run.diverged, len(exp))}', DivergenceWarning, stacklevel=2)
     return run

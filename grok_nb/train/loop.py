@@ -13,7 +13,7 @@ import torch
 import grok_nb
 from ..tasks.arithmetic import arithmetic
 from .device import pick_device
-from .events import interruptible, told
+from .events import interruptible, send_measurements
 from .experiment import column, is_met, replica_ids
 from .pool import Pool
 from .stop import Stop, refuse_condition
@@ -200,7 +200,7 @@ def train_replicas(
 )->dict: # taken, stopped, failed
     "Train replicas, or what is missing of them."
     taken, failed, stopped, device = 0, [], False, pick_device(device)
-    def heard(pool): told(pool); tell(pool)
+    def heard(pool): send_measurements(pool); tell(pool)
     def left():
         todo, known = missing(store, pairs, stop, weights)
         bad = {(e.id, i) for e,i,_ in failed}

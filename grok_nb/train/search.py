@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 from ..tasks.config import refuse
-from .events import ends_once, is_watched
+from .events import ends_once, is_heard
 from .experiment import Experiment, column, parse_condition, measured_at
 from .grid import Between, Experiments, _at, _check_space
 from .optional import install_hint
@@ -164,6 +164,6 @@ def _halve(study, alive, points, when, rungs, ended, kw):
         if result.stopped: raise KeyboardInterrupt('search: stopped; the same call goes on from here')
         stay = _round(study, alive, result, when, at, at == rungs[-1])
         over = {points[n][0].id: points[n][0] for n in alive if n not in stay}
-        for id in [i for i in over if i in later and is_watched()]: ended.discard(id); _tell_end(over[id], result.store)
+        for id in [i for i in over if i in later and is_heard()]: ended.discard(id); _tell_end(over[id], result.store)
         later, alive = later - over.keys(), stay
     return out

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from ..tasks.config import digest, to_dict
 from .device import pick_device
-from .events import watching, wishes
+from .events import listening, wishes
 from .fit import first_weights
 from .loop import train_replicas
 from .members import bank_key
@@ -123,7 +123,7 @@ def _firsts(store, device, commit_every, ask):
     found = {} # by id: two may be equal and yet not the same
     def first(exp):
         if exp.id not in found:
-            with watching(ask=lambda e, step: ask()):
+            with listening(ask=lambda e, step: ask()):
                 found[exp.id] = first_weights(exp, store=store, device=str(device), progress=False, commit_every=commit_every)
         return found[exp.id]
     return first

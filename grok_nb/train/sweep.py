@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from ..tasks.config import refuse
 from .device import pick_device
 from .experiment import Experiment, LazyMethod, canonical, column, is_met, replica_ids
-from .events import ends_once, interruptible, is_asked, is_watched, tell_watchers, wish
+from .events import End, Measurement, ends_once, interruptible, is_asked, is_heard, listening, relayed_every, send, wish
 from .fit import interactive
 from .grid import Experiments
 from .loop import register, leaves_at, missing
@@ -156,9 +156,37 @@ def _end(sign):
     sign.release()
     Path(sign.lock_file).unlink(missing_ok=True)
 
+# %% ../../nbs/train/18_sweep.ipynb #eb6b2cfd
+def _since(exp, known, sent):
+    "A `Measurement` for each step at which something was measured that is not sent yet."
+    new = {}
+    for i,k in enumerate(replica_ids(exp)):
+        if k not in known: continue
+        v, last = view(known[k], exp), sent.get((exp.id, i), -1)
+        for j in np.flatnonzero(v['step'] > last): new.setdefault(int(v['step'][j]), []).append((i, v, j))
+        sent[exp.id, i] = max(v['step'], default=last)
+    def name(k): return k.removeprefix('probe.') if k.startswith('probe.') else k.replace('_', ' ')
+    for step,some in sorted(new.items()):
+        values = {name(k): np.array([float(v[k][j]) for _,v,j in some]) for k in some[0][1] if k != 'step'}
+        yield Measurement(exp, [i for i,*_ in some], [step]*len(some), values)
+
+def _relay(shards, store):
+    "A function that sends what others have measured and committed since its last call, and one that hears what this process has sent."
+    exps, sent, due = list({e.id: e for o in shards for e in o.experiments}.values()), {}, 0.
+    def relay(at_once=False, quiet=False):
+        nonlocal due
+        rest, now = relayed_every(), time.monotonic()
+        if rest is None or now < due and not at_once: return
+        due, known = now + rest, find(store, [k for e in exps for k in replica_ids(e)])
+        for e in exps:
+            for m in _since(e, known, sent): quiet or send(m)
+    def mark(event): sent.update({(event.exp.id, i): s for i,s in zip(event.replicas, event.steps)} if event.run is None and event.pool else {})
+    relay(quiet=True)                                        # what is there already is no news
+    return relay, mark
+
 # %% ../../nbs/train/18_sweep.ipynb #896786b1
 def _wished(running, store, ask):
-    "What is wished of a sweep that others train; watchers are told the step that is committed."
+    "What is wished of a sweep that others train; listeners are told the step that is committed."
     said = ask() if ask else ''
     if not said and is_asked():
         exps = {e.id: e for o in running.values() for e in o.experiments}
@@ -171,12 +199,12 @@ def _wished(running, store, ask):
 def _there(shards, store, how, bar, news, ask, executor, retries):
     "Have shards done by an executor."
     if not shards: return
-    tries, running = dict.fromkeys(shards, 0), {}
+    tries, running, (relay, mark) = dict.fromkeys(shards, 0), {}, _relay(shards, store)
     def submit(o):
         sent = dict(attempt=tries[o], caller=(platform.node(), os.getpid(), sign.lock_file))
         try: running[executor.submit(train_shard, o, str(store.path), **sent, **how)] = o
         except Exception as e: yield _given_up(o, e)
-    with interruptible() as stop, _sign(store) as sign:
+    with interruptible() as stop, _sign(store) as sign, listening(mark if relayed_every() is not None else None):
         try:
             for o in shards: yield from submit(o)
             while running and not stop.is_set():
@@ -185,8 +213,12 @@ def _there(shards, store, how, bar, news, ask, executor, retries):
                 if stop.is_set(): break
                 _beats(store, running.values(), bar)
                 news()
+                relay(at_once=bool(done))                        # what was measured, before the ends
                 for f in done: yield from _done(f, running.pop(f), bar, tries, retries, submit)
-            if running: yield from _called_off(running, sign, executor)
+            if running:
+                ended = list(_called_off(running, sign, executor))
+                relay(at_once=True)
+                yield from ended
         finally:
             for f in running: f.cancel()
 
@@ -244,16 +276,16 @@ def _begun_with(exp):
         if isinstance(e, Experiment): yield from _begun_with(e); yield e
 
 def _tell_end(exp, store, others=(), ended=True):
-    "Tell watchers of a run, after others that it begins with; see first whether it has ended if that is not known."
+    "Send the end of a run, after others that it begins with; see first whether it has ended if that is not known."
     try: run = Run(exp, store)
     except StoreError: return                                    # it failed: `.failed` says so
     if not ended and run.interrupted: return
     for e in others: _tell_end(e, store)
-    tell_watchers(exp, run.step, run)
+    send(End(exp, run))
 
 def _tell_ends(ends, said, shards, store, stopped=False):
-    "Tell watchers of each experiment, once, that is through with all its shards; of a sweep that was stopped, also where others of a shard are not."
-    if not is_watched(): return
+    "Send the end of each experiment, once, that is through with all its shards; of a sweep that was stopped, also where others of a shard are not."
+    if not is_heard(): return
     open = {o.id for o in shards} - {s['id'] for s in said if not s['stopped']}
     waits, mine = ({e.id for o in shards if o.id in some for e in o.experiments} for some in (open, {o.id for o in shards}))
     for id in [i for i in ends if stopped or i not in waits]:
