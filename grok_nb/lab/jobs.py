@@ -131,16 +131,16 @@ def _new(self, exp, slots):
 
 def _write(self, event, now):
     "A line for each step at which something was measured."
-    exp, all, index = event.exp, event.slots, {i: j for j,i in enumerate(event.replicas)}
+    exp, seen, index = event.exp, event.slots, {i: j for j,i in enumerate(event.replicas)}
     if self.begun is None: self.begun = now
     allowed = self.most*(1 + now - self.begun)      # a little in advance, for the first steps
     more = dict(norm=weight_norm(event.bank))
     if event.step == exp.steps or self.spent <= allowed:
         more['power'] = _rounded(first_layer_power(exp, event.bank))
     text = ''
-    for step,some in _new(self, exp, all):
+    for step,some in _new(self, exp, seen):
         at, rows = zip(*some)
-        slots = [all[i] for i in at]
+        slots = [seen[i] for i in at]
         now = all(o.step == step for o in slots)    # else its weights are gone
         text += _entry(exp, step, slots, rows, **{k: [v[index[o.replica]] for o in slots] for k,v in more.items() if now and v})
     with open(self.path, 'a', encoding='utf-8') as f: f.write(text)
