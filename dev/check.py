@@ -1,4 +1,4 @@
-"""Are notebooks and exported code in step, and are the notebooks fit to commit? `python dev/check.py sync|clean`
+"""Are notebooks and exported code in step, are the notebooks fit to commit, and how large is it all? `python dev/check.py sync|clean|lines`
 
 Works on a copy, so it judges what is on disk now, committed or not, and changes nothing."""
 import difflib
@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 _cfg = ConfigParser(delimiters=['='])
 _cfg.read(ROOT/'settings.ini', encoding='utf-8')
 LIB, NBS = _cfg['DEFAULT']['lib_path'], _cfg['DEFAULT']['nbs_path']
+MOST = 27_000              # lines of the library: what a person can still know
 
 
 def notebooks(root: Path) -> list:
@@ -110,9 +111,23 @@ def clean() -> list:
     return bad
 
 
+def lines() -> list:
+    "Prints the exported lines of each room, and of a claim; says so if the library has grown beyond its limit"
+    rooms, claims = {}, 0
+    for f in sorted((ROOT/LIB).rglob('*.py')):
+        if f.name == '_modidx.py': continue
+        text, where = f.read_text(encoding='utf-8'), f.relative_to(ROOT/LIB).parts
+        rooms[where[0] if len(where) > 1 else 'top'] = rooms.get(where[0] if len(where) > 1 else 'top', 0) + text.count('\n')
+        claims += len(re.findall(r'^@claim\(', text, re.M))
+    library = sum(v for k, v in rooms.items() if k != 'papers')
+    print(f'library {library:,} of at most {MOST:,}: ' + ', '.join(f'{k} {v:,}' for k, v in rooms.items() if k != 'papers'))
+    print(f'papers {rooms["papers"]:,} for {claims} claims: {rooms["papers"]/claims:.0f} lines each, of which 60 should be enough')
+    return [f'the library has {library:,} exported lines, which is more than {MOST:,}: say what can go'] if library > MOST else []
+
+
 if __name__ == '__main__':
-    what = {'sync': sync, 'clean': clean}
-    if sys.argv[1:] not in ([k] for k in what): sys.exit('usage: python dev/check.py sync|clean')
+    what = {'sync': sync, 'clean': clean, 'lines': lines}
+    if sys.argv[1:] not in ([k] for k in what): sys.exit('usage: python dev/check.py sync|clean|lines')
     bad = what[sys.argv[1]]()
     if bad: sys.exit('\n'.join(bad))
     print('ok')

@@ -19,6 +19,7 @@ ask = lambda name: shlex.split(os.environ.get(name, ''))
 CHECKS = {
     'sync': ('exported code equals the notebooks', [PY, 'dev/check.py', 'sync']),
     'clean': ('notebooks carry outputs and no noise', [PY, 'dev/check.py', 'clean']),
+    'lines': ('lines by room and by claim', [PY, 'dev/check.py', 'lines']),
     'layers': ('rooms import only what they may (lint-imports)', [BIN/'lint-imports', '--no-logo', '--config', '.importlinter']),
     'slips': ('no slips in code or notebooks (ruff)', [PY, '-m', 'ruff', 'check', '.']),
 }

@@ -56,8 +56,8 @@ class Html(HTMLParser):
 
 def notebooks():
     "The notebooks that should each have a page, and the address of that page"
-    found = [f for room in ROOMS for f in sorted((ROOT/'nbs'/room).glob('[!_.]*.ipynb'))]
-    return {'index.ipynb': 'index.html', **{f.relative_to(ROOT).as_posix(): f'{f.parent.name}/{re.sub(r"^[0-9]+[a-z0-9]*_", "", f.stem.lower())}.html' for f in found}}
+    found = [f.relative_to(ROOT/'nbs') for room in (*ROOMS, '.') for f in sorted((ROOT/'nbs'/room).glob('[!_.]*.ipynb')) if not f.is_symlink()]
+    return {'index.ipynb': 'index.html', **{f'nbs/{f.as_posix()}': f.with_name(re.sub(r'^[0-9]+[a-z0-9]*_', '', f.stem.lower()) + '.html').as_posix() for f in found}}
 
 
 def symbols():
