@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-import grok_nb.analysis.predict   # noqa: F401  experiments can predict
 from waiting import forked, until
 from grok_nb.tasks.config import Config, ConfigError
 from grok_nb.train import size

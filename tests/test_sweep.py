@@ -12,7 +12,6 @@ import pytest
 from grok_nb.models.mlp import MLP
 from grok_nb.tasks.modular import ModularArithmetic
 from grok_nb.train.experiment import Experiment, replica_ids
-from grok_nb.train.grid import Experiments  # noqa: F401, gives experiments their grid
 from grok_nb.train.optim import AdamW
 from grok_nb.train.stop import Stop
 from grok_nb.train.record import find

@@ -603,9 +603,9 @@ def expectation(
     exp:Experiment, # What would be trained
 )->dict: # steps, rate, seconds, memory, disk, note, error
     "What a run will take on this machine, from a trial of a second."
-    importlib.import_module('grok_nb.analysis.predict')   # gives experiments `predict`
+    predict = exp.predict                                 # which imports what it needs, before the peak is counted
     _forget_peak()
-    with within_memory(): p = exp.predict()
+    with within_memory(): p = predict()
     c, peak = p.cost, _proc('/proc/self/status', 'VmHWM')
     return dict(steps=exp.steps, rate=1/c['step'], seconds=c['seconds'], disk=c['megabytes'],
                 memory=peak/1e6 if peak else None, note=repr(p).splitlines()[0], error='')
