@@ -18,7 +18,7 @@ import pytest
 from waiting import LIMIT
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = dict(tasks='Tasks', models='Models', train='Training', analysis='Analysis', theory='Theory', papers='Papers', lab='Lab')
+ROOMS = dict(tasks='Tasks', models='Models', train='Training', theory='Theory', analysis='Analysis', papers='Papers', bench='Benchmark', lab='Lab')
 MATHML = set('math mi mn mo ms mtext mspace mrow mfrac msqrt mroot mstyle mpadded mphantom menclose msub msup msubsup munder mover munderover mtable mtr mtd'.split())
 NOT_PROSE = {'code', 'pre', 'script', 'style', 'math'}
 COLOURS = re.compile(r'<span class="[a-z0-9]{1,3}">([^<]*)</span>')    # of words of code: four of five tags, with nothing in them that is checked
