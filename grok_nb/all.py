@@ -18,9 +18,9 @@ __all__ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 
            'curves', 'cyclic', 'delays', 'diagonal_flow', 'dial', 'dichotomy', 'draw_gram', 'embed', 'embedding',
            'exponents', 'fit', 'flow', 'fourier', 'full_history', 'generator', 'gpt', 'groups', 'irrep_power', 'irreps',
            'judge', 'kernel_accuracy', 'kernel_path', 'kernel_ridge', 'kernel_svm', 'kernel_twin', 'kkt',
-           'lens_weights', 'linearise', 'logits', 'make_bank', 'margin', 'mechanism', 'network', 'ntk', 'one_step',
-           'open_run', 'parity', 'phase_table', 'phases', 'plot', 'plot_regime', 'preset', 'presets', 'probe',
-           'progress', 'regime', 'report', 'reproduce', 'runs', 'save_figure', 'scale', 'scoreboard', 'search',
+           'lens_weights', 'linearise', 'listening', 'logits', 'make_bank', 'margin', 'mechanism', 'network', 'ntk',
+           'one_step', 'open_run', 'parity', 'phase_table', 'phases', 'plot', 'plot_regime', 'preset', 'presets',
+           'probe', 'progress', 'regime', 'report', 'reproduce', 'runs', 'save_figure', 'scale', 'scoreboard', 'search',
            'setting', 'solvers', 'survival', 'sweep', 'timeline', 'to_dataframe', 'to_transformer_lens', 'transfer',
            'transitions', 'use_style', 'walsh', 'waves']
 
@@ -78,6 +78,7 @@ from .tasks.xor import IdealXOR, XORCluster
 # %% ../index.ipynb #c0b54953
 from .theory import completion, cyclic, dichotomy, groups, one_step, parity, solvers
 from .train.diagonal_flow import diagonal_flow
+from .train.events import listening
 from .train.experiment import Experiment, Start
 from .train.filters import (Chain, ConstrainedNorm, Cosine, Doubling, Filter, Grokfast,
                                    LabelNoise, LossNormalised, NormScaled, Perpendicular, WarmUp, chain)
@@ -93,7 +94,8 @@ from .train.stop import Stop
 from .train.presets import preset, presets
 from .train.probes import (Active, Direction, Frequencies, LogTime, Margin, Movement, Norms,
                                   Probe, Recovery, probe)
-from .train.run import Run, open_run, runs
+from .train.run import Run, open_run
+from .train.runs import runs
 from .train.search import search
 from .train.store import Store, StoreError
 from .train.sweep import SweepResult, sweep
@@ -120,9 +122,9 @@ _all_ = ['Active', 'Adam', 'AdamW', 'Alternating', 'Array', 'Arrays', 'Bank', 'B
          'delays', 'diagonal_flow', 'dial', 'dichotomy', 'draw_gram', 'embed', 'embedding',
          'exponents', 'fit', 'flow', 'fourier', 'full_history', 'generator', 'gpt', 'groups',
          'irrep_power', 'irreps', 'judge', 'kernel_accuracy', 'kernel_path', 'kernel_ridge',
-         'kernel_svm', 'kernel_twin', 'kkt', 'lens_weights', 'linearise', 'logits', 'make_bank',
-         'margin', 'mechanism', 'network', 'ntk', 'one_step', 'open_run', 'parity', 'phase_table',
-         'phases', 'plot', 'plot_regime', 'preset', 'presets', 'probe', 'progress', 'regime',
-         'report', 'reproduce', 'runs', 'save_figure', 'scale', 'scoreboard', 'search', 'setting',
-         'solvers', 'survival', 'sweep', 'timeline', 'to_dataframe', 'to_transformer_lens',
-         'transfer', 'transitions', 'use_style', 'walsh', 'waves']
+         'kernel_svm', 'kernel_twin', 'kkt', 'lens_weights', 'linearise', 'listening', 'logits',
+         'make_bank', 'margin', 'mechanism', 'network', 'ntk', 'one_step', 'open_run', 'parity',
+         'phase_table', 'phases', 'plot', 'plot_regime', 'preset', 'presets', 'probe', 'progress',
+         'regime', 'report', 'reproduce', 'runs', 'save_figure', 'scale', 'scoreboard', 'search',
+         'setting', 'solvers', 'survival', 'sweep', 'timeline', 'to_dataframe',
+         'to_transformer_lens', 'transfer', 'transitions', 'use_style', 'walsh', 'waves']

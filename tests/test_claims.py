@@ -13,7 +13,7 @@ from grok_nb.analysis.predict import shape_check
 from grok_nb.papers.reproduce import read_claims
 from grok_nb.tasks.config import from_dict, lengths, to_dict
 from grok_nb.train.presets import preset
-from grok_nb.train.run import runs
+from grok_nb.train.runs import runs
 from waiting import forked, until
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -12,7 +12,7 @@ from grok_nb.train.capture import Captured
 from grok_nb.train.events import listening
 from grok_nb.train.pool import Pool, full_pool
 from grok_nb.train.probes import Norms
-from grok_nb.train.run import index, runs
+from grok_nb.train.runs import index, runs
 from same import agree, same, tables, tensors
 
 weak = Experiment(ModularArithmetic(p=11, train_frac=.8), MLP(width=32, embed=Free(6)), AdamW(lr=.03, wd=1.), steps=150, seeds=2)

@@ -11,10 +11,10 @@ def said(code):
     return subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True, timeout=LIMIT).stdout.split()
 
 
-def test_fit_brings_no_pictures_and_no_chapters():
+def test_fit_brings_no_tables_no_pictures_and_no_chapters():
     names = said("import sys; from grok_nb import fit; print(*sys.modules)")
     assert 'grok_nb.train.fit' in names
-    assert not {'matplotlib', 'seaborn', 'scipy', 'sklearn', 'IPython', 'ipywidgets', 'grok_nb.all'} & set(names)
+    assert not {'pandas', 'matplotlib', 'seaborn', 'scipy', 'sklearn', 'IPython', 'ipywidgets', 'grok_nb.all'} & set(names)
     assert not [n for n in names if n.startswith(('grok_nb.analysis', 'grok_nb.lab', 'grok_nb.papers', 'grok_nb.theory'))]
 
 

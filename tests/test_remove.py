@@ -10,7 +10,7 @@ from conftest import children, like_anybody, segment_of
 from grok_nb.all import AdamW, Experiment, MLP, ModularArithmetic, Store, StoreError, fit, open_run, runs, sweep
 from grok_nb.train import fold
 from grok_nb.train.record import contents
-from grok_nb.train.run import index, survey
+from grok_nb.train.runs import index, survey
 from same import left_behind, same
 from waiting import LIMIT, tries
 

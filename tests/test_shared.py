@@ -11,7 +11,7 @@ from grok_nb.train import fit as fits, shard as shards
 from grok_nb.train.events import listening
 from grok_nb.train.experiment import replica_ids
 from grok_nb.train.record import find
-from grok_nb.train.run import index
+from grok_nb.train.runs import index
 from same import left_behind, same, tables, tensors
 from test_arithmetic import KINDS, three_rates
 from waiting import LIMIT, forked, until

@@ -21,7 +21,8 @@ from grok_nb.train.events import interruptible, listening
 from grok_nb.train.fit import fit
 from grok_nb.train.optim import AdamW
 from grok_nb.train.record import find
-from grok_nb.train.run import index, open_run, runs
+from grok_nb.train.run import open_run
+from grok_nb.train.runs import index, runs
 from grok_nb.train.shard import all_replicas, make_shards, train_shard
 from grok_nb.train.store import Store
 from grok_nb.train.sweep import sweep

@@ -15,7 +15,7 @@ from grok_nb.train.experiment import Experiment, replica_ids
 from grok_nb.train.optim import AdamW
 from grok_nb.train.stop import Stop
 from grok_nb.train.record import find
-from grok_nb.train.run import index
+from grok_nb.train.runs import index
 from grok_nb.train.store import Store
 from grok_nb.train.sweep import sweep
 from same import left_behind, same, tables

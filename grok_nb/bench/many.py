@@ -19,7 +19,7 @@ from ..train.experiment import Experiment, eval_steps, replica_ids
 from ..train.loop import environment
 from ..train.optim import AdamW
 from ..train.record import _parquet, _table, asked_files, commit_files
-from ..train.run import index, runs
+from ..train.runs import index, runs
 from ..train.store import Store
 from ..train.sweep import SweepResult, sweep
 

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['rows', 'usual_loop', 'our_loop', 'Race', 'UsualParity', 'parity_race', 'UsualMLP', 'addition_race', 'UsualBlock',
            'UsualTransformer', 'transformer_race', 'UsualXOR', 'xor_race', 'UsualSquare', 'double_loop', 'kernel_race',
-           'bare_loop', 'engine_race', 'OtherProcess', 'arithmetic_race', 'clock', 'turns', 'sgemm_peak', 'flops',
-           'Row', 'run_race', 'jax_parity', 'jax_addition', 'jax_transformer', 'machine', 'bench', 'table', 'about',
-           'scaling', 'leaves', 'plot_scaling']
+           'bare_loop', 'engine_race', 'OtherProcess', 'arithmetic_race', 'NewPython', 'import_race', 'clock', 'turns',
+           'sgemm_peak', 'flops', 'Row', 'run_race', 'jax_parity', 'jax_addition', 'jax_transformer', 'machine',
+           'bench', 'table', 'about', 'scaling', 'leaves', 'plot_scaling']
 
 # %% ../../nbs/bench/00_speed.ipynb #c148f0bd
 import fnmatch, json, os, platform, subprocess, sys, time
@@ -332,7 +332,7 @@ def engine_race(
         rates = np.geomspace(.01, .3, sweep).tolist()
         pool = Pool([(exp.but(lr=lr, seeds=(i,), steps=100 + i), 0, None) for i,lr in enumerate(rates)], len(exp), Stop(None))
         for _ in pool.turns():
-            if pool.taken > 200*len(exp): break                             # by now some have left, and others sat down
+            if pool.taken > 200*len(exp): break                             # by now some have left, and others took their slots
     def look(): pass
     return Race((pool.step, look), bare_loop(exp), block=64 if exp.task.online else 1, alike=True)
 
@@ -381,6 +381,25 @@ def arithmetic_race(
     "An arithmetic against a free one."
     def none(): pass
     return Race((OtherProcess(exp, arithmetic), none), (OtherProcess(exp, 'free'), none), block=64 if exp.task.online else 1, alike=True, work=full_pool(exp).step)
+
+# %% ../../nbs/bench/00_speed.ipynb #1a90c002
+class NewPython:
+    "A Python that starts, does something and ends."
+    def __init__(self,
+        code:str, # What it does
+    ): self.code = code
+    def __call__(self): subprocess.run([sys.executable, '-c', self.code], check=True)
+    def cpu(self):
+        "CPU time of all processes of ours that have ended."
+        t = os.times()
+        return t.children_user + t.children_system
+
+def import_race(
+    ours:str='from grok_nb import fit', # What we ask for
+)->Race:
+    "An import of ours against that of PyTorch."
+    def none(): pass
+    return Race((NewPython(ours), none), (NewPython('import torch'), none), work=none)
 
 # %% ../../nbs/bench/00_speed.ipynb #f781511e
 def clock(
@@ -481,6 +500,7 @@ rows = {
     'native-parity': Row('the same: parity, bank of 32', lambda q: arithmetic_race(_parities(32), 'native'), 'step_only', 1/1.05, 1),
     'portable': Row('the portable arithmetic against a free one: addition mod 59, bank of 8', lambda q: arithmetic_race(_sums(8), 'portable'), 'step_only', 1/3, 1/2),
     'portable-parity': Row('the same: parity, bank of 32', lambda q: arithmetic_race(_parities(32), 'portable'), 'step_only', 1/3, 1/2),
+    'import': Row('from grok_nb import fit, against import torch', lambda q: import_race(), 'step_only', 1/1.3, 1/1.1),
 } # name -> Row; a name in place of a race takes that row's
 
 # %% ../../nbs/bench/00_speed.ipynb #9eb2a6e9

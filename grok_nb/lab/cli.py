@@ -314,7 +314,7 @@ def _short(r):
 @app.command(name='list')
 def list_(store: _store = None):
     "List the presets and the runs in the store."
-    from grok_nb.train.run import runs
+    from grok_nb.train.runs import runs
     where = Store(store).path
     _load_papers()
     typer.echo('Presets (grok-nb run NAME):')
@@ -391,7 +391,7 @@ def bench(
 
 # %% ../../nbs/lab/01_cli.ipynb #cadaab15
 def _try_store(store):
-    from grok_nb.train.run import survey
+    from grok_nb.train.runs import survey
     s = Store(store)
     near = next(p for p in (s.path, *s.path.parents) if p.exists())
     with tempfile.TemporaryFile(dir=near) as f: f.write(b'0')

@@ -42,7 +42,8 @@ from ..tasks.modular import ModularArithmetic
 from ..tasks.xor import XORCluster
 from ..train.members import load_data
 from ..train.presets import presets
-from ..train.run import Run, open_run, splits, survey
+from ..train.run import Run, open_run, splits
+from ..train.runs import survey
 from ..train.store import StoreError
 
 # %% ../../nbs/lab/08_look.ipynb #879cdacd

@@ -19,7 +19,8 @@ from .parts import (card, copy_button, downloads, drawing, duration, picture, pl
                                row, say, sheet)
 from ..tasks.config import Config, ConfigError, paths, refuse, to_dict
 from ..train.stop import Stop
-from ..train.run import Run, index, open_run
+from ..train.run import Run, open_run
+from ..train.runs import index
 
 # %% ../../nbs/lab/10_phase.ipynb #5729d43c
 def _accepts(rule, v):

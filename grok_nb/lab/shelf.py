@@ -19,7 +19,8 @@ from .parts import (card, copy_button, css, cut, downloads, drawing, duration, p
                                plural, row, say, sheet, until)
 from .report import python
 from ..tasks.config import Config, ConfigError, paths, to_dict
-from ..train.run import index, open_run, survey
+from ..train.run import open_run
+from ..train.runs import index, survey
 from ..train.store import StoreError
 
 # %% ../../nbs/lab/09_shelf.ipynb #86b0e268

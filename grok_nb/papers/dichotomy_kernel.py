@@ -16,9 +16,9 @@ import torch
 from scipy.integrate import solve_ivp
 from ..style import colours, sns, use_style
 from ..analysis.transitions import affine
-from .dichotomy_sharp import gaussian_problem
 from .ledger import Evidence, claim
 from ..analysis.overlay import mark
+from ..tasks.linear import gaussian_problem
 from ..tasks.seeds import generator
 from ..theory.dichotomy import (early_scale, kernel_end, loss_ceiling, loss_floor,
                                       xlogx_inverse)

@@ -4,17 +4,18 @@
 
 # %% auto #0
 __all__ = ['quadruples', 'right_in_four', 'four_neurons', 'clean', 'noise_scale', 'noise_tail', 'assumptions', 'draw_target',
-           'one_step', 'active']
+           'one_step', 'active', 'kinds', 'step_kinds', 'embedded_samples', 'with_noise']
 
 # %% ../../nbs/theory/12_one_step.ipynb #dd28fad0
 import itertools, math
 import pandas as pd
 import torch
+import torch.nn.functional as F
 from ..models.bank import Bank
 from ..models.mlp import MLP
 from ..tasks.config import refuse
 from ..tasks.seeds import generator
-from ..tasks.xor import ideal_embedding, mu1, mu2
+from ..tasks.xor import IdealXOR, XORCluster, ideal_embedding, mu1, mu2
 
 # %% ../../nbs/theory/12_one_step.ipynb #873c55e0
 def quadruples(
@@ -142,3 +143,54 @@ def active(
     rows = [dict(corner=e) | {k: on[g, i].sum().item() for k,g in member.items()}
             for i,e in enumerate(corners)]
     return pd.DataFrame(rows + [dict(corner='all') | {k: g.sum().item() for k,g in member.items()}])
+
+# %% ../../nbs/theory/12_one_step.ipynb #c6ec30e2
+def kinds(
+    bank:Bank, # From `draw_target`, or of its kind with fewer rows
+)->tuple: # a bank of sixteen neurons (fewer with fewer rows), and the numbers `(R, 16)`
+    "The same networks with one neuron for each kind; kind 2k + 1 is corner k with positive sign."
+    V, a = bank.params['W0'], bank.params['W1'][..., 0]
+    (v, d), root = (V[:, 0].abs().amax(1), V.shape[1]), a.shape[1]**.5
+    corners = torch.tensor(list(itertools.product((1., -1.), repeat=d)), dtype=torch.float64)
+    index = ((V < 0)*2**torch.arange(d - 1, -1, -1).view(1, d, 1)).sum(1)*2 + (a > 0)
+    count = F.one_hot(index, 2**(d + 1)).sum(1).double()
+    signs = torch.tensor([-1., 1.]*2**d, dtype=torch.float64)
+    start = corners.repeat_interleave(2, 0).T*v[:, None, None]
+    few = dict(W0=start, W1=(signs*count/root)[..., None])
+    return Bank(MLP(width=2**(d + 1), train='hidden'), few), count
+
+def step_kinds(
+    few:Bank, # Sixteen neurons, from `kinds`
+    count:torch.Tensor, # Their numbers `(R, 16)`
+    z:torch.Tensor, # Embedded inputs `(n, 3)`
+    y:torch.Tensor, # Signs `(n,)`
+    lr:float, # Step size alpha
+)->Bank:
+    "One step of gradient descent of the wide networks, kind by kind."
+    V = few.params['W0']
+    moved = (one_step(few, z, y, lr).params['W0'] - V)/count.clamp(min=1)[:, None]
+    return Bank(few.model, dict(W0=V + moved, W1=few.params['W1']))
+
+# %% ../../nbs/theory/12_one_step.ipynb #0e512003
+def embedded_samples(
+    task:IdealXOR, # The clusters and their embedding
+    seeds, # One data set for each
+)->list: # of dicts: z, clean, y of the training set, zt, cleant, yt of the test set, and `active`
+    "Embedded examples, and where they would be without noise."
+    raw, out = XORCluster(dim=task.dim, eps=task.eps, train=task.train, test=task.test), []
+    for s in seeds:
+        U, d = task.embedding(s), {}
+        for split,t in (('train', ''), ('test', 't')):
+            x, y = raw.data(split, s)
+            d |= {'z' + t: (x @ U).double(), 'clean' + t: clean(x).double(), 'y' + t: y.double()}
+            if split == 'train': d['active'] = active(x, U)
+        out.append(d)
+    return out
+
+def with_noise(
+    d:dict, # One of `embedded_samples`
+    C:float, # Remainders C times as large
+    split:str='', # '' for the training set, 't' for the test set
+)->torch.Tensor: # `(n, 3)`
+    "The same examples with larger or smaller remainders."
+    return d['clean' + split] + C*(d['z' + split] - d['clean' + split])

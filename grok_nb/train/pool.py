@@ -47,7 +47,7 @@ class Slot:
         self.looks, self.before = _grid(measured_at(exp)), exp.start.steps_before if exp.start else 0
         self.keeps = _keeps(exp.steps, exp.keep, exp.start is not None)
         for o in zip(self.steps, self.rows, self.probes): self._heed(*o)
-        self.kept, self.kept_steps, self.saved = [], [], len(self.steps)   # weights since the last commit; since it sat down; measurements in the store
+        self.kept, self.kept_steps, self.saved = [], [], len(self.steps)   # weights since the last commit; since it took its slot; measurements in the store
 
     clock = property(lambda self: self.before + self.step) # How many steps its optimiser has counted
     @property
@@ -125,7 +125,7 @@ def _select(self, rows):
 
 # %% ../../nbs/train/16_pool.ipynb #cc6621ff
 def _arrange(self):
-    "What follows from who sits where."
+    "What follows from which replica is in which slot."
     if not self.slots: return
     self.exp = side_by_side([s.one for s in self.slots])
     self.bank = Compiled(self.exp.model, self.params) if self.compile else Bank(self.exp.model, self.params)
@@ -381,7 +381,7 @@ def _turns(self):
     with no_denormals(), threads(1):
         while self:
             if self.queue: torch.set_num_threads(1); self.fill()
-            if not self.slots: break                             # nobody could sit down
+            if not self.slots: break                             # nobody could begin
             if many is None: torch.set_num_threads(most); many = self.many or self.threads
             if torch.get_num_threads() != many: torch.set_num_threads(many)
             begun, n, slots = time.monotonic(), len(self), self.slots

@@ -12,12 +12,12 @@ from dataclasses import MISSING, fields
 from functools import cached_property, lru_cache, wraps
 from types import MappingProxyType
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 from safetensors.torch import load, save
+from ..style import pd
 from ..tasks.config import Config, from_dict, to_dict
 from .experiment import Experiment, data_seed_of, replica_ids, seed_of
 from .store import Segment, Store, StoreError, _damaged, _json
@@ -231,7 +231,7 @@ def _values(column):
     plain = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     return column.to_numpy() if plain else np.array([*column.to_pylist(), None], object)[:-1]     # lists stay lists
 
-def _runs(self)->pd.DataFrame: # id, replica, key, replicas, steps, seed, data_seed, terms, types
+def _runs(self)->'pd.DataFrame': # id, replica, key, replicas, steps, seed, data_seed, terms, types
     "What experiments ask for, a row for each of their replicas."
     return self._runs.to_pandas() if self._runs else pd.DataFrame(columns=['id', 'key', 'replica'])
 
@@ -243,7 +243,7 @@ def _configs(self)->dict: # id of an experiment -> JSON
     "The experiments."
     return {i: c for t in self.tables('experiments') for i,c in zip(t['id'].to_pylist(), t['config'].to_pylist())}
 
-def _replicas(self)->pd.DataFrame:
+def _replicas(self)->'pd.DataFrame':
     "How far replicas are."
     return self._replicas.to_pandas() if self._replicas else pd.DataFrame(columns=['key', 'source', 'step', 'ended', 'state'])
 

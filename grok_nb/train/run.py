@@ -4,20 +4,18 @@
 
 # %% auto #0
 __all__ = ['splits', 'tidy', 'measured_steps', 'view', 'has_all', 'is_finished', 'kept_for', 'Run', 'first_time',
-           'DivergenceWarning', 'diverged', 'divergence', 'open_run', 'index', 'LazyExperiments', 'survey', 'runs']
+           'DivergenceWarning', 'diverged', 'divergence', 'open_run']
 
 # %% ../../nbs/train/09_run.ipynb #0a0fc81e
-import json, warnings
+import json
 from functools import cached_property, lru_cache
 import numpy as np
-import pandas as pd
-import pyarrow as pa
 import torch
-from pandas.api.extensions import ExtensionArray, ExtensionDtype, take
+from ..style import pd
 from ..models.bank import Bank, make_bank
-from ..tasks.config import Config, ConfigError, digest, lengths, paths, refuse
+from ..tasks.config import ConfigError, digest, lengths, paths, refuse
 from .experiment import Experiment, LazyMethod, column, parse_condition, is_met, keep_steps, measured_at, replica_ids
-from .record import Replica, _lazily, _small, config_text, contents, find, first_steps, lost_at, metrics, revive, terms
+from .record import _lazily, _small, config_text, contents, find, lost_at, revive, terms
 from .fold import Store                          # with names, removal and folding
 from .store import StoreError
 
@@ -27,7 +25,7 @@ splits = ('train', 'test')
 def tidy(
     step, # `(E,)`
     **metrics, # name -> array `(E, 2, R)`
-)->pd.DataFrame:
+)->'pd.DataFrame':
     "One row for each step, split and replica."
     E, S, R = next(iter(metrics.values())).shape
     index = dict(step=np.repeat(np.asarray(step), S*R), split=np.tile(np.repeat(splits, R), E),
@@ -183,7 +181,7 @@ def _columns_of(self):
 def _precise(v, double): return np.asarray(v, float) if double else _small(v)
 
 # %% ../../nbs/train/09_run.ipynb #0e7ead43
-def _history(self)->pd.DataFrame:
+def _history(self)->'pd.DataFrame':
     "Loss, accuracy and other metrics for each step, split and replica."
     t, e = _columns_of(self), self.config
     double, n = e.dtype == 'float64', len(t['step'])
@@ -195,7 +193,7 @@ def _history(self)->pd.DataFrame:
                              loss=_precise(two['loss'][order], double or e.loss.log), accuracy=_precise(two['accuracy'][order], double),
                              **{k: _precise(v[order], double) for k,v in more.items()}))
 
-def _probes(self)->pd.DataFrame:
+def _probes(self)->'pd.DataFrame':
     "What the probes said, for each step and replica."
     if not self.config.probes:
         refuse('Run.probes', 'Experiment.probes', (), 'given: this experiment asked for none')
@@ -208,9 +206,9 @@ _lazily(Run, history=_history, probes=_probes)
 
 # %% ../../nbs/train/09_run.ipynb #8428e1d8
 def first_time(
-    history:pd.DataFrame, # A tidy history
+    history:'pd.DataFrame', # A tidy history
     condition:str, # For instance 'test accuracy >= .3'
-)->pd.Series:
+)->'pd.Series':
     "The first measured step at which each replica meets a condition; missing where it never does."
     split, metric, *_ = parse_condition(condition)
     h = history[history.split == split]
@@ -219,7 +217,7 @@ def first_time(
 
 def _first(self,
     condition:str, # For instance 'test accuracy >= .3'
-)->pd.Series:
+)->'pd.Series':
     "The first measured step at which each replica meets a condition; missing where it never does."
     try: return _first_said(self, condition) if parse_condition(condition)[0] is None else first_time(self.history, condition)
     except (ValueError, KeyError) as e:
@@ -275,7 +273,7 @@ def _at(self,
         refuse('Run.at', 'step', step, allowed)
     return self.moments([step]*len(self.config))
 
-def _replicas(self)->pd.DataFrame:
+def _replicas(self)->'pd.DataFrame':
     "Seeds, and the fields that vary, of each replica."
     exp = self.config
     vary = {k: paths(exp)[k] for k in lengths(exp)}
@@ -297,7 +295,7 @@ class DivergenceWarning(UserWarning):
     "The training loss of some replicas is not finite."
 
 def diverged(
-    history:pd.DataFrame, # A tidy history with losses
+    history:'pd.DataFrame', # A tidy history with losses
 )->dict: # replica -> step, for those that diverged
     "The measured step from which the training loss of a replica is not finite."
     h = history[history.split == 'train']
@@ -350,132 +348,3 @@ def open_run(
     if mine is None: raise StoreError(f'there is no run {name!r} in {store.path}; runs() lists those there are')
     if isinstance(exp, Experiment): return Run(exp, store)
     return Run(_described(name, config_text(store, name)), store)
-
-# %% ../../nbs/train/09_run.ipynb #bbde95e2
-_facts = ['key', 'step', 'ended', 'terms', 'seconds', 'written', *metrics, 'memorised', 'generalised', 'lost', 'state']
-_indexes = {} # path of a store -> (marks, frame)
-
-def index(
-    store=None, # A `Store` or its path; None for the default one
-    wrong:list=None, # Gets what is wrong with segments that cannot be read
-)->pd.DataFrame:
-    "A row for each replica of each experiment, with what is known of it."
-    store = _store(store)
-    found = contents(store, wrong)
-    marks = [(c.segment.name, c.mark) for c in found]
-    if _indexes.get(store.path, (None,))[0] != marks: _indexes[store.path] = marks, _indexed(found, store)
-    return _indexes[store.path][1]
-
-def _together(tables):
-    "Tables of many segments as one frame: joined first, since to make a frame takes longer than to fill it."
-    return pa.concat_tables(tables, promote_options='permissive').combine_chunks().to_pandas()
-
-def _indexed(found, store):
-    runs, facts = [c._runs for c in found if c._runs], [c._replicas.select(_facts) for c in found if c._replicas]
-    if not runs: return pd.DataFrame(columns=['id', 'replica', 'key', 'replicas', 'steps', 'seed', 'data_seed', 'types', *_facts[1:], 'finished'])
-    asked = _together(runs).drop_duplicates(['id', 'replica'], ignore_index=True)
-    all = (_together(facts) if facts else pd.DataFrame(columns=_facts)).sort_values('step', kind='stable')
-    last = all.drop_duplicates('key', keep='last').set_index('key')
-    if len(last) < len(all):
-        g = all.groupby('key')
-        last = last.assign(seconds=g.seconds.sum(), written=g.written.max())
-    t = asked.rename(columns=dict(terms='asked')).join(last, on='key')
-    t['finished'] = (t.ended == 'finished') & (t.asked == t.terms)
-    return _seen_by(t, found, store)
-
-# %% ../../nbs/train/09_run.ipynb #d1ed5934
-def _seen_by(t, found, store):
-    "The index, with what each experiment sees of a replica that was trained for another one."
-    odd, new = t.index[t.step.notna() & (t.asked != t.terms)], {}
-    for r in t.loc[odd].itertuples():
-        replica = Replica(r.key, [(c, i) for c in found for i in c.at.get(r.key, ())], store)
-        try: new[r.Index] = _row_of(replica, _revived(config_text(store, r.id)))
-        except (ConfigError, StoreError): continue              # of a class that is not here, as `survey` says, or just removed
-    if not new: return t
-    columns = list(next(iter(new.values())))
-    values = pd.DataFrame.from_dict(new, orient='index')
-    for k in columns: t[k] = t[k].astype(object).where(~t.index.isin(new), values[k].reindex(t.index)).infer_objects()
-    return t
-
-def _row_of(replica, exp):
-    "What an experiment sees of a replica, as a row of the index."
-    v, done = view(replica, exp), is_finished(replica, exp, False)
-    rows = np.stack([v[k] for k in metrics], 1).astype(float) if len(v['step']) else np.full((1, 4), np.nan)
-    a, b = first_steps(v['step'], rows)
-    return dict(step=min(replica.step, exp.steps), finished=done, ended='finished' if done else replica.last('ended')*(replica.last('ended') != 'finished'),
-                memorised=a, generalised=b, lost=lost_at(v['step'], v['train_loss']), **dict(zip(metrics, rows[-1])))
-
-# %% ../../nbs/train/09_run.ipynb #cbca189d
-class _Kind(ExtensionDtype):
-    name, type, na_value = 'experiment', Experiment, None
-    @classmethod
-    def construct_array_type(cls): return LazyExperiments
-    @classmethod
-    def construct_from_string(cls, text):
-        if text == cls.name: return cls()
-        raise TypeError(text)
-
-class LazyExperiments(ExtensionArray):
-    "Experiments of a store that are made from their texts when one looks at them."
-    dtype = _Kind()
-    def __init__(self, values): # of (store, id), or experiments
-        self._values = values if isinstance(values, np.ndarray) else np.array([*values, None], object)[:-1]
-    def __len__(self): return len(self._values)
-    def __getitem__(self, i):
-        v = self._values[i]
-        if isinstance(v, np.ndarray): return LazyExperiments(v)
-        return _revived(config_text(*v)) if isinstance(v, tuple) else v
-    @classmethod
-    def _from_sequence(cls, scalars, dtype=None, copy=False): return cls(list(scalars))
-    @classmethod
-    def _concat_same_type(cls, some): return cls(np.concatenate([o._values for o in some]))
-    def take(self, indices, allow_fill=False, fill_value=None):
-        return LazyExperiments(take(self._values, np.asarray(indices), allow_fill=allow_fill, fill_value=None))
-    def isna(self): return np.array([v is None for v in self._values], bool)
-    def copy(self): return LazyExperiments(self._values.copy())
-    @property
-    def nbytes(self): return self._values.nbytes
-
-_revived = lru_cache(4096)(revive)
-
-# %% ../../nbs/train/09_run.ipynb #a1212dfa
-_columns = ['id', 'name', 'step', 'finished', 'seconds', 'written', 'diverged', 'experiment']
-
-def _unreadable(store, ids):
-    "What is wrong with the text of experiments that are made of the same classes; None if nothing is."
-    try: _described(ids[0], config_text(store, ids[0]))
-    except StoreError as e: return f'{e}; and {len(ids) - 1:,} more of the same classes' if ids[1:] else str(e)
-
-def _lost(t):
-    "id -> sentence, for runs with replicas that diverged."
-    bad = t[t.lost.astype(float).notna()]
-    return {id: divergence({int(r): int(s) for r,s in zip(g.replica, g.lost)}, int(g.replicas.iloc[0])) for id,g in bad.groupby('id')}
-
-def survey(
-    store=None, # A `Store` or its path; None for the default one
-    newest:int=None, # No more than this many, those that were written last
-)->tuple: # the frame of `runs`, and a sentence for each segment or run that cannot be read
-    "All runs of a store, and what is wrong with what is left out."
-    store, wrong = _store(store), []
-    t = index(store, wrong)
-    wrong = [why for _,why in wrong]
-    t = t[t.step.notna()]
-    if not len(t): return pd.DataFrame(columns=_columns), wrong
-    g = t.groupby('id', sort=False)
-    r = pd.DataFrame(dict(step=g.step.max().astype(int), finished=g.finished.sum().astype(int) == g.replicas.first(), seconds=g.seconds.sum(),
-                          written=g.written.max(), types=g.types.first())).reset_index()
-    r = r.sort_values(['written', 'id'], ascending=False, ignore_index=True)[:newest]
-    odd = {t for t in r.types.unique() if not all(k in Config._known for k in t.split())}
-    bad = {t: why for t in odd if (why := _unreadable(store, list(r.id[r.types == t])))}
-    r = r[~r.types.isin(bad)].reset_index(drop=True)
-    names, lost, ids = store.names(wrong), _lost(t), r.id.tolist()
-    r = r.assign(name=[names.get(i, '') for i in ids], diverged=[lost.get(i, '') for i in ids], experiment=LazyExperiments([(store, i) for i in ids]))
-    return r[_columns], wrong + list(bad.values())
-
-def runs(
-    store=None, # A `Store` or its path; None for the default one
-)->pd.DataFrame: # id, name, step, finished, seconds, written, diverged, experiment
-    "All runs of a store, the newest first; what cannot be read gives a warning instead."
-    frame, wrong = survey(store)
-    for e in wrong: warnings.warn(f'runs: left out of the list: {e}', stacklevel=2)
-    return frame

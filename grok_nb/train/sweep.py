@@ -6,7 +6,7 @@
 __all__ = ['SweepResult', 'sweep', 'condition']
 
 # %% ../../nbs/train/18_sweep.ipynb #c64ebd57
-import json, os, platform, re, time, uuid, warnings
+import json, os, platform, re, threading, time, uuid, warnings
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, ProcessPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -26,7 +26,8 @@ from .loop import register, leaves_at, missing
 from .members import bank_key, one_replica
 from .stop import Stop, stop_reason
 from .record import contents, find, metrics
-from .run import Run, index, open_run, view
+from .run import Run, open_run, view
+from .runs import index
 from .size import check_memory
 from .shard import _stopped, all_replicas, make_shards, train_shard
 from .store import Store, StoreError, _alone
@@ -157,6 +158,12 @@ def _end(sign):
     Path(sign.lock_file).unlink(missing_ok=True)
 
 # %% ../../nbs/train/18_sweep.ipynb #eb6b2cfd
+_marking = threading.Lock()
+
+def _mark(sent, id, replicas, steps):
+    "Note up to which step measurements were sent; threads that train here are further than the store."
+    with _marking: sent.update({(id, i): max(s, sent.get((id, i), -1)) for i,s in zip(replicas, steps)})
+
 def _since(exp, known, sent):
     "A `Measurement` for each step at which something was measured that is not sent yet."
     new = {}
@@ -164,7 +171,7 @@ def _since(exp, known, sent):
         if k not in known: continue
         v, last = view(known[k], exp), sent.get((exp.id, i), -1)
         for j in np.flatnonzero(v['step'] > last): new.setdefault(int(v['step'][j]), []).append((i, v, j))
-        sent[exp.id, i] = max(v['step'], default=last)
+        _mark(sent, exp.id, [i], [max(v['step'], default=last)])
     def name(k): return k.removeprefix('probe.') if k.startswith('probe.') else k.replace('_', ' ')
     for step,some in sorted(new.items()):
         values = {name(k): np.array([float(v[k][j]) for _,v,j in some]) for k in some[0][1] if k != 'step'}
@@ -180,7 +187,8 @@ def _relay(shards, store):
         due, known = now + rest, find(store, [k for e in exps for k in replica_ids(e)])
         for e in exps:
             for m in _since(e, known, sent): quiet or send(m)
-    def mark(event): sent.update({(event.exp.id, i): s for i,s in zip(event.replicas, event.steps)} if event.run is None and event.pool else {})
+    def mark(event):
+        if event.run is None and event.pool: _mark(sent, event.exp.id, event.replicas, event.steps)
     relay(quiet=True)                                        # what is there already is no news
     return relay, mark
 
