@@ -2,6 +2,7 @@
 import os
 import signal
 import sys
+from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,15 @@ def test_whole_sweeps_exist_at_the_size_of_the_paper():
 def test_every_claim_of_the_paper_has_a_judge(paper):
     ids = set(known_claims().id[known_claims().id.str.startswith(f'{paper}:')])
     assert ids == {c.id for c in claims(f'{paper}:*')}
+
+
+def test_every_chapter_is_a_leaf():
+    "The list of `.importlinter` names all chapters, so that none is imported."
+    cfg = ConfigParser()
+    cfg.read(ROOT/'.importlinter', encoding='utf-8')
+    house = {'ledger', 'reproduce', 'scoreboard'}
+    chapters = {f'grok_nb.papers.{f.stem}' for f in (ROOT/'grok_nb/papers').glob('[!_]*.py') if f.stem not in house}
+    assert set(cfg['importlinter:contract:leaves']['protected_modules'].split()) == chapters
 
 
 def test_committed_verdicts_are_complete():

@@ -126,7 +126,7 @@ deeds = dict(
     remove_most=Deed(lambda store: [Store(store).remove(e.id) for e in rates[1:] if e.id in set(runs(store).id)], (rates[0],),
                      lambda store: sweep(rates, store=store, device='cpu', progress=False), tuple(rates[1:])),
     register=Deed(lambda store: fit(tiny, store, **how), (tiny, tiny.but(seeds=3)), lambda store: quick(tiny.but(seeds=3), store)),
-    enlist_some=Deed(wide, tuple(rates[:2]), lambda store: [quick(e.but(seeds=3), store) for e in rates[:2]]),
+    register_some=Deed(wide, tuple(rates[:2]), lambda store: [quick(e.but(seeds=3), store) for e in rates[:2]]),
     drop_states=Deed(of_one_and_of_all, tuple(rates), lambda store: [wide(store), quick(rates[2], store)], goes_on=False),
     fold=Deed(lambda store: Store(store).fold(2), tuple(rates), lambda store: [quick(e, store) for e in rates]))
 
