@@ -49,7 +49,7 @@ def inputs(
     task:Task, # What is to be learnt
 )->int:
     "How many rows an embedding has: the number of tokens, or of real inputs."
-    if not task.vocab and task.shape != (task.features,):
+    if task.shape != (task.length if task.vocab else task.features,):
         refuse(type(task).__name__, 'shape', task.shape, 'a single axis for this network; `network` makes one of a module that takes others')
     return task.vocab or task.features
 

@@ -101,7 +101,7 @@ class Network(Model):
 
     def init(self, task, g):
         sizes = sizes_of(task)
-        _accept(self, sizes, task.target_shape if task.target in ('class', 'sign') else ())
+        _accept(self, sizes, task.positions)
         return _tensors(_build(self, sizes, g)) | _to_shapes(sizes)
 
     def forward(self, params, x): return _run(self, params, x)[0]

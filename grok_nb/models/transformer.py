@@ -9,7 +9,7 @@ __all__ = ['Transformer', 'gpt']
 import torch
 import torch.nn.functional as F
 from .bank import Model, note, product
-from .embed import Embedding
+from .embed import Embedding, inputs
 from .mlp import gelu
 from .noise import all_or_none, dropout, drops, noise_now
 from .tables import look_up
@@ -53,7 +53,7 @@ def gpt(
 # %% ../../nbs/models/08_transformer.ipynb #19267689
 def _matrices(m, task):
     "Name, shape and standard deviation of each parameter that is drawn, in a fixed order."
-    d, inner, vocab = m.d, m.heads*(m.head or m.d//m.heads), task.vocab + m.equals
+    d, inner, vocab = m.d, m.heads*(m.head or m.d//m.heads), inputs(task) + m.equals
     law = m.weights
     std = .02 if law == 'gpt' else d**-.5
     out = std*(2*m.depth)**-.5 if law == 'gpt' else std   # of what is added to the stream

@@ -15,7 +15,7 @@ from numbers import Integral
 import torch
 from ..models.bank import Model
 from ..tasks.config import Config, added, config, lengths, one_of, part, parts, paths, refuse, ruled, to_dict, whole
-from ..tasks.task import Task
+from ..tasks.task import Task, check_task
 from .losses import CrossEntropy, Loss, Metric
 from .optim import Optimiser
 from .penalties import Penalty
@@ -184,6 +184,7 @@ def _check(exp):
         if k != n: refuse('Experiment', name, f'{k} values', allowed)
     for k in exp.keep if isinstance(exp.keep, tuple) else ():
         if k > exp.steps: refuse('Experiment', 'keep', k, f'at most steps={exp.steps}')
+    check_task(exp.task)
     kind = exp.task.target
     if kind not in exp.loss.targets:
         allowed = f'a loss for targets that are {_called[kind]}, as this task has'
@@ -200,11 +201,12 @@ def _check_parts(exp):
     "Do metrics, conditions, positions and chunks fit the rest?"
     names = ['loss', 'accuracy', *(m.called for m in exp.metrics)]
     for k in names[2:]:
-        if names.count(k) > 1: refuse('Experiment', 'metrics', k, 'named differently from each other, from loss and from accuracy')
+        if names.count(k) > 1 or k in ('step', 'split', 'replica'):
+            refuse('Experiment', 'metrics', k, 'named differently from each other, and from loss, accuracy, step, split and replica')
     for c in exp.keep_at:
         split, name, *_ = parse_condition(c)
         if split and name not in names: refuse('Experiment', 'keep_at', c, 'about ' + ', '.join(names) + ', or what a probe says')
-    if exp.task.target in ('class', 'sign') and exp.task.target_shape and exp.loss.log:
+    if exp.task.positions and exp.loss.log:
         refuse('Experiment', 'loss', exp.loss, 'one that is no logarithm, as this task has several targets in an example')
     if exp.chunk and not can_be_chunked(exp): refuse('Experiment', 'chunk', exp.chunk, 'None where the loss, a penalty or the optimiser looks at all examples at once')
 

@@ -4,14 +4,14 @@
 
 # %% auto #0
 __all__ = ['Loss', 'over_positions', 'CrossEntropy', 'StableMax', 'LogCrossEntropy', 'as_outputs', 'MSE', 'Logistic',
-           'Exponential', 'Hinge', 'Correlation', 'accuracy', 'Metric', 'Batch']
+           'Exponential', 'Hinge', 'Correlation', 'accuracy', 'Metric', 'Activations', 'Batch']
 
 # %% ../../nbs/train/01_losses.ipynb #7da61a1a
 import math
 from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
-from ..tasks.config import Config, config, one_of
+from ..tasks.config import Config, config, one_of, refuse
 from ..tasks.task import ignored
 
 # %% ../../nbs/train/01_losses.ipynb #401bc1d3
@@ -37,7 +37,7 @@ class Loss(Config):
         y:torch.Tensor, # target of each example, `(n, ...)` or `(R, n, ...)`
     )->torch.Tensor: # `(R, n)`, or `(R, n, ...)` with a loss for each position
         "The loss of each example."
-        raise NotImplementedError
+        raise NotImplementedError(f'{type(self).__name__} says neither `each` nor `on`')
 
     def on(self,
         batch, # A `Batch`: inputs, targets, outputs and, with `activations`, what the model noted on its way
@@ -132,11 +132,13 @@ class LogCrossEntropy(Loss):
 # %% ../../nbs/train/01_losses.ipynb #e6147dfb
 def as_outputs(
     y:torch.Tensor, # targets, `(n, ...)` or `(R, n, ...)`
-    k:int, # Number of outputs
+    outputs:torch.Tensor, # `(R, n, ..., outputs)`
 )->torch.Tensor: # with an axis of outputs behind the others
     "What the outputs are compared with: one-hot vectors of classes, or the numbers themselves."
-    if not y.is_floating_point(): return F.one_hot(y.clamp(min=0), k)
-    return y if k > 1 else y[..., None]
+    if not y.is_floating_point(): return F.one_hot(y.clamp(min=0), outputs.shape[-1])
+    lead = outputs.shape[1:-1]                                        # examples, and positions
+    lacks = outputs.shape[-1] == 1 and y.dim() < outputs.dim() and y.shape[-len(lead):] == lead
+    return y[..., None] if lacks else y
 
 @config
 class MSE(Loss):
@@ -146,7 +148,7 @@ class MSE(Loss):
     over:str = one_of('mean', 'sum') # Over the outputs of one example
 
     def each(self, outputs, y):
-        target = as_outputs(y, outputs.shape[-1])
+        target = as_outputs(y, outputs)
         square = (outputs - target.to(outputs.dtype)).square()
         return square.mean(-1) if self.over == 'mean' else square.sum(-1)
 
@@ -195,7 +197,8 @@ def accuracy(
         right = (outputs.argmax(-1) == y).to(outputs.dtype)
         return (over_positions(right, y) if right.dim() > 2 else right).mean(1)
     m = y*outputs[..., 0]
-    return ((m > 0).to(outputs.dtype) + ties*(m == 0).to(outputs.dtype)).mean(1)
+    right = (m > 0).to(outputs.dtype) + ties*(m == 0).to(outputs.dtype)
+    return (over_positions(right, y) if right.dim() > 2 else right).mean(1)
 
 # %% ../../nbs/train/01_losses.ipynb #b62fc9eb
 class Metric(Config):
@@ -206,11 +209,15 @@ class Metric(Config):
     def each(self,
         outputs:torch.Tensor, # `(R, n, outputs)`, or `(R, n, ..., outputs)`
         y:torch.Tensor, # target of each example, `(n, ...)` or `(R, n, ...)`
-    )->torch.Tensor: # `(R, n)`
+    )->torch.Tensor: # `(R, n)`, or `(R, n, ...)` with a number for each position
         "The number of each example."
-        raise NotImplementedError
+        raise NotImplementedError(f'{type(self).__name__} does not say `each`')
 
 # %% ../../nbs/train/01_losses.ipynb #eaed5dfd
+class Activations(dict):
+    "Name -> activation; a name that the model did not note is refused."
+    def __missing__(self, name): refuse('Batch', 'activations', name, 'one of ' + ', '.join(self))
+
 @dataclass
 class Batch:
     "What a step sees."

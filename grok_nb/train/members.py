@@ -13,8 +13,8 @@ from ..models.bank import Bank
 from ..tasks.config import Config, refuse
 from ..tasks.task import as_dtype, check_data
 from .experiment import Experiment, data_seed_of, seed_of
-from .gradients import forward_batch
-from .losses import accuracy
+from .gradients import for_each, forward_batch
+from .losses import accuracy, over_positions
 
 # %% ../../nbs/train/15_members.ipynb #cde254ae
 _own = ('seeds', 'data_seed', 'steps', 'every', 'looks', 'keep', 'keep_at', 'start')
@@ -69,7 +69,7 @@ def _join(cs):
     return replace(first, **new) if new else first
 
 # %% ../../nbs/train/15_members.ipynb #985f4ae5
-_parts = ('model', 'optim', 'loss', 'penalty', 'probes')
+_parts = ('model', 'optim', 'loss', 'penalty', 'probes', 'metrics')
 
 def one_replica(
     exp:Experiment, # Any experiment
@@ -148,8 +148,15 @@ def pick_sets(
 
 def _judged(exp, bank, x, y):
     batch = forward_batch(exp, bank, x, y)
-    f, positions = batch.outputs, exp.task.target_shape if exp.task.target in ('class', 'sign') else ()
+    f, positions = batch.outputs, exp.task.positions
     if f.shape[2:-1] != positions:
         refuse('Experiment', 'model', f'{exp.model!r} with outputs {tuple(f.shape[1:])}', f'one with outputs {(f.shape[1], *positions, exp.task.outputs)}, one for each target')
-    each = (accuracy(f, y, exp.task.target, exp.task.ties), *(m.each(f, y).to(f.dtype).mean(1) for m in exp.metrics))
-    return exp.loss.on(batch), *each
+    return for_each('loss', exp.loss, exp.loss.on(batch), bank), accuracy(f, y, exp.task.target, exp.task.ties), *(_mean(m, f, y) for m in exp.metrics)
+
+def _mean(metric, f, y):
+    "A metric of each replica: over the examples of a split, and the positions of each."
+    v = metric.each(f, y)
+    if isinstance(v, torch.Tensor) and v.dim() > 2 and v.shape == f.shape[:-1]: v = over_positions(v, y)
+    if not isinstance(v, torch.Tensor) or v.shape != f.shape[:2]:
+        refuse('Experiment', 'metrics', f'{metric!r} that gives ' + (f'{tuple(v.shape)}' if isinstance(v, torch.Tensor) else repr(v)), f'one that gives a number for each replica and example, {tuple(f.shape[:2])}, or for each position too')
+    return v.to(f.dtype).mean(1)

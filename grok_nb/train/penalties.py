@@ -28,9 +28,13 @@ class Penalty(Config):
         params:dict, # name -> trained parameter `(R, ...)`
     )->torch.Tensor: # `(R,)`
         "What is penalised, before it is multiplied by the weight."
-        raise NotImplementedError
+        raise NotImplementedError(f'{type(self).__name__} says neither `of` nor `on`')
 
-    activations = False # Does it look at the batch: inputs, outputs, activations? Then it overrides `on`
+    activations = False # Does it look at the batch: inputs, outputs, activations? Yes, if it overrides `on`
+
+    def __init_subclass__(cls, **kw):
+        super().__init_subclass__(**kw)
+        if 'on' in vars(cls): cls.activations = vars(cls).get('activations', True)
 
     def on(self,
         batch, # A `Batch`
@@ -40,6 +44,7 @@ class Penalty(Config):
 
     def _times(self, v):
         w = self.weight
+        if not isinstance(v, torch.Tensor): refuse(type(self).__name__, 'of', v, 'a number for each replica, (R,)')
         return v*(torch.tensor(w, dtype=v.dtype, device=v.device) if isinstance(w, tuple) else w)
 
 # %% ../../nbs/train/02_penalties.ipynb #29661964
