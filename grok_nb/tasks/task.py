@@ -225,8 +225,8 @@ def check_task(
     if task.target not in _targets: refuse(where, 'target', task.target, 'one of ' + ', '.join(map(repr, _targets)))
     for name in ('shape', 'target_shape'):
         v = getattr(task, name)
-        if not isinstance(v, tuple) or not all(isinstance(k, int) and k > 0 for k in v):
-            refuse(where, name, v, 'a tuple of whole numbers > 0; a task says `features`, or `vocab` and `length`, or `shape` itself')
+        if not isinstance(v, tuple) or not all(isinstance(k, int) and k >= (name == 'shape') for k in v):
+            refuse(where, name, v, 'a tuple of sizes' + '; a task says `features`, or `vocab` and `length`, or `shape` itself'*(name == 'shape'))
     numbers = task.target_shape[-1:] or (1,)
     if task.target in ('real', 'distribution') and numbers != (task.outputs,):
         refuse(where, 'target_shape', task.target_shape, f'one that ends in outputs={task.outputs}, the numbers of one target' + ', or () for a single one'*(task.outputs == 1))
