@@ -125,6 +125,16 @@ _drops = {F.dropout: 0, torch.dropout: 0, F.dropout1d: 1, F.dropout2d: 2, F.drop
 _heads = F.multi_head_attention_forward
 _inside = FunctionType(_heads.__code__, vars(F) | dict(has_torch_function=lambda _: False), argdefs=_heads.__defaults__)
 
+def _normal(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=.1, eps=1e-5):
+    "Batch normalisation; of one number per channel by its definition, as PyTorch adds it up in an order that hangs on how many replicas there are."
+    if running_mean is not None or len(input) < 2 or input[0, 0].numel() > 1:
+        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    def wide(v): return v.view(-1, *[1]*(input.dim() - 2))
+    x = input - input.mean(0)
+    x = x*(x.square().mean(0) + eps).rsqrt()
+    x = x if weight is None else x*wide(weight)
+    return x if bias is None else x + wide(bias)
+
 class _Dropping(TorchFunctionMode):
     "Dropout takes its mask from the noise of one replica."
     def __init__(self, noise, rows=None, p=None):
@@ -134,6 +144,7 @@ class _Dropping(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func in _drops: return self.drop(*args, **kwargs, together=_drops[func])
+        if func is F.batch_norm: return _normal(*args, **kwargs)
         if func is F.scaled_dot_product_attention: return self.attend(*args, **kwargs)
         if func is not _heads: return func(*args, **kwargs)
         with self: return _inside(*args, **kwargs)                             # which would leave this mode
@@ -159,10 +170,10 @@ class _Dropping(TorchFunctionMode):
 def _run(model, params, x, look=False):
     "Outputs of a bank, and with `look` what every submodule gave."
     sizes, noise = _from_shapes(params), noise_now()
-    m, drops = _template(model, sizes, get_ident()), _traits(model, sizes).drops
+    m, drops, by_batch = _template(model, sizes, get_ident()), *_traits(model, sizes)[:2]
     if m.training != (noise is not None): m.train(noise is not None)
     def one(named, x, key):
-        dropped = _Dropping(noise and noise.one(key), len(x)) if drops else nullcontext()
+        dropped = _Dropping(noise and noise.one(key), len(x)) if drops or by_batch else nullcontext()
         with _watched(m if look else None) as seen, dropped: out = functional_call(m, named, (x,))
         return out, dict(seen)
     named, own, key = _named(m, params), x.dim() > 1 + len(sizes.shape), noise.keys if drops and noise else None
@@ -238,7 +249,7 @@ def _outputs(model, m, x):
 
 _cannot = {'data-dependent control flow': 'one without `if` on tensors: use torch.where',
            '.item()': 'one without .item(): keep numbers as tensors',
-           'random operation': 'one without random numbers but those of dropout, which attention may have too: a resumed run could not repeat them',
+           'random operation': 'one without random numbers but those of F.dropout, F.scaled_dot_product_attention and the layers made from them: a resumed run could not repeat others',
            'aten::lstm': 'one that vmap can follow: write the recurrence of the LSTM out',
            'aten::gru': 'one that vmap can follow: write the recurrence of the GRU out'}
 
