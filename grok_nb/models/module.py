@@ -6,20 +6,23 @@
 __all__ = ['Sizes', 'sizes_of', 'drawing', 'Network', 'network', 'build_module']
 
 # %% ../../nbs/models/09_module.ipynb #2837fd4f
-import copy, inspect, math
+import copy, inspect
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import fields
 from functools import lru_cache
 from threading import get_ident
+from types import FunctionType
 from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.func import functional_call
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from .bank import Bank, Model, note
 from .noise import Noise, noise_now, noisy
-from ..tasks.config import config, one_of, real, refuse, ruled, whole
+from ..tasks.config import ConfigError, config, one_of, real, refuse, ruled, whole
 from ..tasks.seeds import generator
 from ..tasks.task import Task
 
@@ -104,7 +107,9 @@ class Network(Model):
         _accept(self, sizes, task.positions)
         return _tensors(_build(self, sizes, g)) | _to_shapes(sizes)
 
-    def forward(self, params, x): return _run(self, params, x)[0]
+    def forward(self, params, x):
+        try: return _run(self, params, x)[0]
+        except ValueError as e: _refuse_inputs(self, x, e)
 
     def plain(self, params, x):
         out, seen = _run(self, params, x, look=True)
@@ -112,34 +117,63 @@ class Network(Model):
         return out
 
     def by_batch(self, params): return _traits(self, _from_shapes(params)).by_batch
+    def in_pieces(self, params): return _traits(self, _from_shapes(params)).in_pieces
+    def largest(self, params): return _traits(self, _from_shapes(params)).largest
 
 # %% ../../nbs/models/09_module.ipynb #9ed2b44a
-_drops = {F.dropout: 0, F.dropout1d: 1, F.dropout2d: 2, F.dropout3d: 3} # how many of the last axes are dropped together
+_drops = {F.dropout: 0, torch.dropout: 0, F.dropout1d: 1, F.dropout2d: 2, F.dropout3d: 3} # how many of the last axes are dropped together
+_heads = F.multi_head_attention_forward
+_inside = FunctionType(_heads.__code__, vars(F) | dict(has_torch_function=lambda _: False), argdefs=_heads.__defaults__)
+
+def _normal(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=.1, eps=1e-5):
+    "Batch normalisation; of one number per channel by its definition, as PyTorch adds it up in an order that hangs on how many replicas there are."
+    if running_mean is not None or len(input) < 2 or input[0, 0].numel() > 1:
+        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    def wide(v): return v.view(-1, *[1]*(input.dim() - 2))
+    x = input - input.mean(0)
+    x = x*(x.square().mean(0) + eps).rsqrt()
+    x = x if weight is None else x*wide(weight)
+    return x if bias is None else x + wide(bias)
 
 class _Dropping(TorchFunctionMode):
     "Dropout takes its mask from the noise of one replica."
-    def __init__(self, noise):
+    def __init__(self, noise, rows=None, p=None):
         super().__init__()
-        self.noise, self.asked = noise, False
+        self.noise, self.rows, self.p, self.asked = noise, rows, p, False       # with `p` given, all drop so much
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func not in _drops: return func(*args, **(kwargs or {}))
-        given = inspect.signature(func).bind(*args, **(kwargs or {}))
-        given.apply_defaults()
-        x, p, training = (given.arguments[k] for k in ('input', 'p', 'training'))
+        kwargs = kwargs or {}
+        if func in _drops: return self.drop(*args, **kwargs, together=_drops[func])
+        if func is F.batch_norm: return _normal(*args, **kwargs)
+        if func is F.scaled_dot_product_attention: return self.attend(*args, **kwargs)
+        if func is not _heads: return func(*args, **kwargs)
+        with self: return _inside(*args, **kwargs)                             # which would leave this mode
+
+    def drop(self, input, p=.5, training=True, inplace=False, train=True, together=0):
         self.asked |= bool(p)
-        if self.noise is None or not training or not p: return x
-        axes, together = x.shape[:x.dim() - _drops[func]], [1]*_drops[func]
-        return x*(self.noise.uniform(axes).view(*axes, *together) >= p)/(1 - p)
+        if self.noise is None or not (training and train) or not p: return input
+        p, axes = self.p or p, input.shape[:input.dim() - together]
+        kept = self.noise.uniform(axes, self.rows).view(*axes, *[1]*together) >= p
+        return input*kept/(1 - p or 1)
+
+    def attend(self, query, key, value, attn_mask=None, dropout_p=0., is_causal=False, scale=None, enable_gqa=False):
+        self.asked |= bool(dropout_p)
+        if self.noise is None or not dropout_p:
+            return F.scaled_dot_product_attention(query, key, value, attn_mask, 0., is_causal, scale=scale, enable_gqa=enable_gqa)
+        if enable_gqa: key, value = (v.repeat_interleave(query.shape[-3]//v.shape[-3], -3) for v in (key, value))
+        a = query @ key.mT*(query.shape[-1]**-.5 if scale is None else scale)
+        if is_causal: attn_mask = torch.ones(a.shape[-2:], dtype=torch.bool, device=a.device).tril()
+        if attn_mask is not None: a = a + attn_mask if attn_mask.is_floating_point() else a.masked_fill(~attn_mask, -torch.inf)
+        return self.drop(a.softmax(-1), dropout_p) @ value
 
 # %% ../../nbs/models/09_module.ipynb #e72ee89e
 def _run(model, params, x, look=False):
     "Outputs of a bank, and with `look` what every submodule gave."
     sizes, noise = _from_shapes(params), noise_now()
-    m, drops = _template(model, sizes, get_ident()), _traits(model, sizes).drops
+    m, drops, by_batch = _template(model, sizes, get_ident()), *_traits(model, sizes)[:2]
     if m.training != (noise is not None): m.train(noise is not None)
     def one(named, x, key):
-        dropped = _Dropping(noise and noise.one(key)) if drops else nullcontext()
+        dropped = _Dropping(noise and noise.one(key), len(x)) if drops or by_batch else nullcontext()
         with _watched(m if look else None) as seen, dropped: out = functional_call(m, named, (x,))
         return out, dict(seen)
     named, own, key = _named(m, params), x.dim() > 1 + len(sizes.shape), noise.keys if drops and noise else None
@@ -204,9 +238,18 @@ def _methods(f):
 # %% ../../nbs/models/09_module.ipynb #37a8fbe2
 def _no(model, what, allowed): refuse(type(model).__name__, 'module', what, allowed)
 
+def _refuse_inputs(model, x, e):
+    "What a module itself says against inputs."
+    if isinstance(e, ConfigError): raise e
+    refuse(type(model).__name__, 'inputs', tuple(x.shape), f'some that the module takes: change it, the task or the batch. It says: {str(e).splitlines()[0]}')
+
+def _outputs(model, m, x):
+    try: return m(x)
+    except Exception as e: _refuse_inputs(model, x, e)
+
 _cannot = {'data-dependent control flow': 'one without `if` on tensors: use torch.where',
            '.item()': 'one without .item(): keep numbers as tensors',
-           'random operation': 'one without random numbers but those of F.dropout: a resumed run could not repeat them',
+           'random operation': 'one without random numbers but those of F.dropout, F.scaled_dot_product_attention and the layers made from them: a resumed run could not repeat others',
            'aten::lstm': 'one that vmap can follow: write the recurrence of the LSTM out',
            'aten::gru': 'one that vmap can follow: write the recurrence of the GRU out'}
 
@@ -241,13 +284,22 @@ def _state(m):
         out |= {f'{name}.{k}'.lstrip('.'): v for k,v in own.items()}
     return out
 
+class _Naming(TorchFunctionMode):
+    "Keeps the name of the function that drew random numbers last, or that failed."
+    drew = 'random numbers'
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        before, state, self.drew = self.drew, torch.get_rng_state(), getattr(func, '__name__', str(func))
+        out = func(*args, **(kwargs or {}))
+        if torch.equal(state, torch.get_rng_state()): self.drew = before
+        return out
+
 def _same(a, b): return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
 
 def _check_pure(model, m, x, outputs):
     "Refuse a module that remembers, draws random numbers, or gives outputs of the wrong shape."
     m = copy.deepcopy(m).eval()
     before = _state(m)
-    with drawing(generator('check')), _Dropping(None): out, again = m(x), m(x)
+    with drawing(generator('check')), _Naming() as called, _Dropping(None): out, again = _outputs(model, m, x), m(x)
     after = _state(m)
     for k in before.keys() | after.keys():
         if k not in before or not _same(before[k], after.get(k)):
@@ -255,7 +307,7 @@ def _check_pure(model, m, x, outputs):
     n, shape = len(x), tuple(getattr(out, 'shape', (type(out).__name__,)))
     if shape != (n, *outputs) and (shape, outputs) != ((n,), (1,)):
         _no(model, f'one that gives {shape}', f'one that gives (n, {", ".join(map(str, outputs))}), here {(n, *outputs)}')
-    if not torch.equal(out, again): _no(model, type(m).__name__, _cannot['random operation'])
+    if not torch.equal(out, again): _no(model, f'{type(m).__name__} with {called.drew}', _cannot['random operation'])
     return out
 
 # %% ../../nbs/models/09_module.ipynb #807d8523
@@ -267,11 +319,12 @@ def _check_bank(model, m, sizes, x, alone):
     try:
         for own in (x, torch.stack([x, x])):
             for noise in (Noise(torch.arange(2), 0), None):
-                with noisy(noise): out = model.forward(params, own)
+                with noisy(noise), _Naming() as called: out = _run(model, params, own)[0]
                 torch.autograd.grad(out.sum(), trained, allow_unused=True)
     except (RuntimeError, ValueError) as e:
         said = str(e).splitlines()[0]
         known = [v for k,v in _cannot.items() if k in said]
+        if 'random operation' in said: _no(model, f'{type(m).__name__} with {called.drew}', known[0])
         _no(model, type(m).__name__, known[0] if known else f'one that vmap can follow ({said})')
     if not torch.allclose(out[1].flatten(), alone.flatten(), rtol=1e-3, atol=1e-4):
         _no(model, type(m).__name__, 'one that gives the same under torch.vmap as without')
@@ -279,20 +332,37 @@ def _check_bank(model, m, sizes, x, alone):
 # %% ../../nbs/models/09_module.ipynb #4fcbd5c5
 def _example(sizes, n=3):
     "Some inputs."
-    k = n*math.prod(sizes.shape)
-    x = torch.arange(k) % sizes.vocab if sizes.vocab else torch.linspace(-1, 1, k)
-    return x.view(n, *sizes.shape)
+    shape, g = (n, *sizes.shape), generator('example')
+    return torch.randint(sizes.vocab, shape, generator=g) if sizes.vocab else 2*torch.rand(shape, generator=g) - 1
 
 class _Traits(NamedTuple):
     drops:bool # Does it call dropout?
     by_batch:bool # Do the outputs of an example depend on the others in its batch?
+    in_pieces:bool # Are outputs and dropout of a batch those of its pieces?
+    largest:int # How many numbers an example takes in the largest activation
+
+class _Counting(TorchDispatchMode):
+    "Keeps how many numbers each operation gives."
+    def __init__(self): super().__init__(); self.seen = []
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.seen += [t.numel() for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
+        return out
 
 @lru_cache(64)
 def _traits(model, sizes):
     "What is to be known of a module before it is computed: found by trying."
-    m, x, mode = _build(model, sizes, generator('template')).eval(), _example(sizes, 4), _Dropping(None)
-    with mode, torch.no_grad(): whole, half = m(x), m(x[:2])
-    return _Traits(mode.asked, not torch.allclose(whole[:2], half, rtol=1e-3, atol=1e-4))
+    m, x, asked, seen = _build(model, sizes, generator('template')), _example(sizes, 8), [], []
+    def tried(x, first=None):
+        noise = None if first is None else Noise(torch.tensor(0), 0, first)
+        mode, count = _Dropping(noise, len(x), .5), _Counting()
+        with torch.no_grad(), drawing(generator('check')), mode, count: out = _outputs(model, m.train(first is not None), x)
+        asked.append(mode.asked); seen.append(count.seen)
+        return out
+    def same(a, b): return torch.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True)
+    alone = same(tried(x)[:3], tried(x[:3]))
+    parts = same(tried(x, 0), torch.cat([tried(x[:3], 0), tried(x[3:], 3)]))
+    return _Traits(any(asked), not alone, alone and parts, max((a - b)//5 for a,b in zip(*seen[:2])))
 
 @lru_cache(64)
 def _accept(model, sizes, positions=()):

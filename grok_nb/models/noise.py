@@ -44,11 +44,13 @@ class Noise:
 
     def uniform(self,
         shape, # `(n, ...)`: of one replica
+        rows:int=None, # How many examples these are, where the first axis holds several places of each; None for one
     )->torch.Tensor: # `(R, n, ...)`
         "Numbers in [0, 1)."
         self.uses += 1
         each, key = math.prod(shape[1:]), _stirred(_stirred(self.keys) + self.uses)
-        place = torch.arange(self.first*each, (self.first + shape[0])*each, device=key.device).view(shape)
+        first = self.first if rows is None else self.first*shape[0]//rows
+        place = torch.arange(first*each, (first + shape[0])*each, device=key.device).view(shape)
         return _uniform(key.view(*key.shape, *[1]*len(shape)), place)
 
     def behind(self,

@@ -9,7 +9,7 @@ __all__ = ['bank_key', 'one_replica', 'side_by_side', 'load_data', 'measure', 'e
 import json
 from dataclasses import fields, replace
 import torch
-from ..models.bank import Bank
+from ..models.bank import Bank, rows_at_once
 from ..tasks.config import Config, refuse
 from ..tasks.task import as_dtype, check_data
 from .experiment import Experiment, data_seed_of, seed_of
@@ -114,7 +114,7 @@ def measure(
 )->dict: # name -> `(2, R)`: loss, accuracy, and the metrics of the experiment
     "What is measured of every replica, on the train and on the test set."
     if exp.loss.by_batch or bank.model.by_batch(bank.params): rows = max(examples_in(exp.task, x) for x,_ in data.values())
-    out = [_of_split(exp, bank, x, y, rows or _rows(bank), whose) for x,y in data.values()]
+    out = [_of_split(exp, bank, x, y, rows or rows_at_once(bank), whose) for x,y in data.values()]
     return {k: torch.stack([o[k] for o in out]) for k in out[0]}
 
 def _of_split(exp, bank, x, y, rows, whose):
@@ -133,11 +133,6 @@ def examples_in(
 )->int:
     "How many examples some inputs are, of each replica."
     return x.shape[-1 - len(task.shape)]
-
-def _rows(bank):
-    "So many examples that the largest activations of eight replicas stay below 4 MB, or 64 MB on a GPU."
-    widest = max(p.shape[-1] for p in bank.params.values())
-    return max(256, 2**(17 if bank.device.type == 'cpu' else 21)//widest)
 
 def pick_sets(
     v:torch.Tensor, # `(sets, n, ...)`

@@ -170,6 +170,8 @@ def _sit(self, exp, replica, given):
         facts = {k: v for k,v in (given or {}).items() if k not in ('param', 'opt')}
         slot = Slot(exp, replica, **facts)
         params, opt, fresh = _own_tensors(slot, self.device, given, self.first and exp.start and self.first(exp))
+        if exp.chunk and not exp.model.in_pieces(params):
+            refuse('Experiment', 'chunk', exp.chunk, 'None for a network that compares examples with each other, or whose dropout meets them behind another axis')
         key = (exp.task, slot.one.data_seed, exp.dtype)
         if key not in self.loaded: self.loaded[key] = load_data(slot.one, self.device)
         _settle_in(slot, self.loaded[key])

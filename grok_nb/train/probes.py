@@ -7,9 +7,10 @@ __all__ = ['Snapshot', 'flat', 'Probe', 'answers', 'Norms', 'output_margins', 'M
            'Frequencies', 'Recovery', 'LogTime', 'probe']
 
 # %% ../../nbs/train/06_probes.ipynb #30c99332
+import re
 from functools import cached_property
 import torch
-from ..models.bank import Bank
+from ..models.bank import Bank, rows_at_once
 from ..models.diagonal import DiagonalNet
 from ..models.tables import spectrum
 from ..tasks.config import Config, config, one_of, real, refuse, whole
@@ -27,11 +28,9 @@ class Snapshot:
         step:int=0, # After how many steps
         optim=None, # The optimiser
         state:dict=None, # And its state
-        rows:int=2**17, # Outputs to compute at once, over all replicas
     ):
         self.bank, self.start, self.data, self.task, self.step = bank, start, data, task, step
-        self.optim, self.state = optim, state
-        self.rows, self._outputs = max(1, rows//len(bank)), {}
+        self.optim, self.state, self._outputs = optim, state, {}
 
     @cached_property
     def theta(self)->torch.Tensor: return flat(self.bank)      # `(R, P)`
@@ -44,8 +43,9 @@ def _outputs(self,
 )->torch.Tensor: # `(R, n, outputs)`
     "The outputs on a split, computed once."
     if split not in self._outputs:
-        parts = self.data[split][0].split(self.rows, dim=-1 - len(self.task.shape))
-        self._outputs[split] = torch.cat([self.bank(p) for p in parts], 1)
+        x, at = self.data[split][0], -1 - len(self.task.shape)
+        rows = x.shape[at] if self.bank.model.by_batch(self.bank.params) else rows_at_once(self.bank)
+        self._outputs[split] = torch.cat([self.bank(p) for p in x.split(rows, dim=at)], 1)
     return self._outputs[split]
 
 Snapshot.outputs = _outputs
@@ -65,6 +65,17 @@ class Probe(Config):
         "The answer."
         raise NotImplementedError
 
+_name = re.compile(r'(?!(?:step|replica|split|train|test)$)[A-Za-z_][\w.\[\]-]*')
+
+def _checked(p, k, v, R):
+    "One answer of a probe, as a table can hold it and a condition can ask for it."
+    if not isinstance(k, str) or not _name.fullmatch(k):
+        refuse(type(p).__name__, 'name', k, "letters, digits, '_', '.', '-', '[' and ']', with a letter first, and not step, replica, split, train or test")
+    try: a = torch.as_tensor(v).detach()
+    except (TypeError, ValueError, RuntimeError): a = None
+    if a is None or a.shape != (R,): refuse(type(p).__name__, k, v if a is None else tuple(a.shape), f'one number for each of {R} replicas')
+    return a
+
 def answers(
     probes:tuple, # Which
     snapshot:Snapshot, # Where
@@ -75,10 +86,8 @@ def answers(
         a = p(snapshot)
         a = a if isinstance(a, dict) else {type(p).__name__: a}
         for k,v in a.items():
-            v, allowed = torch.as_tensor(v).detach(), f'one number for each of {R} replicas'
-            if v.shape != (R,): refuse(type(p).__name__, k, tuple(v.shape), allowed)
             if k in out: refuse('Experiment', 'probes', k, 'named differently: two probes give it')
-            out[k] = v
+            out[k] = _checked(p, k, v, R)
     return out
 
 # %% ../../nbs/train/06_probes.ipynb #8c1b4f0d

@@ -160,7 +160,7 @@ def memory(
     if not n or not shapes or math.isinf(out['weights'] + out['optimiser']): return out
     if _ours(exp.model, exp.optim, exp.loss, *exp.penalty):
         out['step'] = _sized(lambda: _step(exp, shapes, n, looks), 0, math.inf)
-    else: out['step'] = len(exp)*n*exp.task.outputs*getattr(torch, exp.dtype).itemsize
+    else: out['step'] = len(exp)*n*max(exp.task.outputs, exp.model.largest(_bank(exp, shapes).params))*getattr(torch, exp.dtype).itemsize
     return out
 
 # %% ../../nbs/train/09_size.ipynb #7b37ef2e
