@@ -123,7 +123,7 @@ class Start(Config):
 
     def state(self,
         exp, # The experiment that begins with it
-        train, # Experiment -> `Run`
+        train, # Experiment -> `Run`; with True after it, one whose optimiser's last state is there
     )->dict: # name -> `(R, ...)`
         "The state of the optimiser to begin with; nothing for a fresh one."
         return {}

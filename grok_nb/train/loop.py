@@ -143,11 +143,12 @@ def _once(pairs):
     return list(out.values())
 
 # %% ../../nbs/train/17_loop.ipynb #2debc195
-def _starts(pairs, first, one):
+def _starts(pairs, known, first, one):
     "Have the weights made that experiments begin with, while nothing is claimed; replicas that have none, and whether it was stopped."
-    failed = []
-    for e in {e.id: e for e,_ in pairs if first and e.start is not None}.values():
-        try: first(e)
+    begun = [(e, i) for e,i in pairs if first and e.start is not None]
+    failed, anew = [], {e.id for e,i in begun if state_of(known.get(replica_ids(e)[i]), e) is None}
+    for e in {e.id: e for e,_ in begun if e.id in anew or e.probes}.values():     # a probe may compare with the first weights
+        try: first(e, e.id in anew)
         except KeyboardInterrupt:
             if one: raise
             return failed, True
@@ -192,7 +193,7 @@ def train_replicas(
     weights:bool=True, # Keep weights?
     compile:bool=False, # Compile the steps?
     one:bool=False, # One experiment: an error ends it
-    first=None, # Experiment -> name -> `(R, ...)`: weights that one with a `start` begins with
+    first=None, # From `firsts`: what experiments with a `start` begin with
     ask=lambda pool: '', # Asked before every step: '' to go on, 'hold' to wait, 'stop' to end
     turn=lambda pool, segment: None, # Called before every step
     tell=lambda pool: None, # Called after every measurement
@@ -205,8 +206,9 @@ def train_replicas(
         todo, known = missing(store, pairs, stop, weights)
         bad = {(e.id, i) for e,i,_ in failed}
         return [(e, i) for e,i in todo if (e.id, i) not in bad], known
-    while not stopped and (todo := left()[0]):
-        bad, stopped = _starts(todo, first, one)
+    while not stopped and (found := left())[0]:
+        todo, known = found
+        bad, stopped = _starts(todo, known, first, one)
         if bad: failed += bad; continue
         if stopped: break
         keys = [replica_ids(e)[i] for e,i in todo]

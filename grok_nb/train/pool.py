@@ -95,7 +95,7 @@ class Pool:
         slots:int=32, # How many train at the same time
         stop:Stop=Stop(), # When a replica may leave early
         device:str='cpu', # Where
-        first=None, # Experiment -> what one with a `start` begins with: weights and state of the optimiser, each name -> `(R, ...)`
+        first=None, # Experiment, and whether a replica of it begins -> weights and state of the optimiser, each name -> `(R, ...)`
         compile:bool=False, # Compile the forward pass?
         one:bool=False, # One experiment: an error ends it
         tell=None, # Called with the pool after every look at which somebody was measured
@@ -169,7 +169,8 @@ def _sit(self, exp, replica, given):
     try:
         facts = {k: v for k,v in (given or {}).items() if k not in ('param', 'opt')}
         slot = Slot(exp, replica, **facts)
-        params, opt, fresh = _own_tensors(slot, self.device, given, self.first and exp.start and self.first(exp))
+        first = self.first(exp, given is None) if self.first and exp.start and (given is None or exp.probes) else None
+        params, opt, fresh = _own_tensors(slot, self.device, given, first)
         key = (exp.task, slot.one.data_seed, exp.dtype)
         if key not in self.loaded: self.loaded[key] = load_data(slot.one, self.device)
         _settle_in(slot, self.loaded[key])

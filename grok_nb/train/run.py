@@ -282,8 +282,8 @@ def _replicas(self)->'pd.DataFrame':
 
 def _optimiser(self)->dict: # name -> `(R, ...)`
     "The state of the optimiser at the end."
-    last = [r and r.goes_on() for r in self._of]
-    lack = [i for i,o in enumerate(last) if not o or o[0] != self.config.steps]
+    last = [r and r.goes_on(fits=lambda s: s == self.config.steps) for r in self._of]
+    lack = [i for i,o in enumerate(last) if not o]
     if lack: raise StoreError(f'{self.id}: the optimiser\'s state of the replicas {lack} at step {self.config.steps} is not in {self.store.path}: '
                               'it was dropped, they did not come so far, or they went on since')
     return {k: torch.stack([o[2][k] for o in last]) for k in last[0][2]}
