@@ -14,7 +14,7 @@ from .device import pick_device
 from .events import End, send, unheard, wish
 from .experiment import Experiment
 from .loop import register, missing, train_replicas
-from .stop import Stop
+from .stop import Stop, check_stop
 from .record import contents
 from .run import DivergenceWarning, Run, divergence
 from .size import check_memory
@@ -100,7 +100,7 @@ def fit(
 )->Run:
     "Train an experiment, take it from the store, or go on; Ctrl-C returns what was done so far."
     if not isinstance(exp, Experiment): refuse('fit', 'exp', exp, 'an Experiment')
-    if not isinstance(stop, (Stop, type(None))): refuse('fit', 'stop', stop, "a Stop, such as Stop('test accuracy >= .99'), or None")
+    check_stop('fit', stop)
     device = pick_device(device)
     if device.type == 'mps' and (exp.dtype == 'float64' or exp.loss.log):
         allowed = "'cpu' or 'cuda' for float64 and log-domain losses, which MPS does not have"

@@ -48,7 +48,7 @@ def _check_count(where, n):
     if n <= _most: return
     many = f'{n:,}' if n < 10**40 else _brief(n)
     raise ConfigError(f'{where}: this makes {many} experiments, and a list may hold {_most:,}; '
-                      'fewer values would do, or seeds=, as one experiment may have 65,536 replicas')
+                      'fewer values would do, or seeds=, as one experiment may have as many replicas as memory holds')
 
 def _values(where, fields, kw):
     "The fields that vary: name -> list of values."

@@ -59,7 +59,7 @@ class Slot:
     def _heed(self, step, row, probed):
         "Note when a condition of `keep_at` was met for the first time."
         for c in self.exp.keep_at:
-            if c not in self.met and _meets(c, [row], [probed]): self.met[c] = step
+            if c not in self.met and _meets(c, [row], [probed], 'Experiment', 'keep_at'): self.met[c] = step
 
     def wants(self, step): return step in self.keeps or step in self.met.values() # Are the weights of this step kept?
 

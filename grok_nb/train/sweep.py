@@ -24,7 +24,7 @@ from .fit import interactive
 from .grid import Experiments
 from .loop import register, leaves_at, missing
 from .members import bank_key, one_replica
-from .stop import Stop, stop_reason
+from .stop import Stop, check_stop, refuse_condition, stop_reason
 from .record import contents, find, metrics
 from .run import Run, open_run, view
 from .runs import index
@@ -340,6 +340,7 @@ def sweep(
     on_progress=None, # Called about once a second with the number of steps taken, and of those left
 )->SweepResult:
     "Train many experiments; Ctrl-C returns what was done so far, and the next call goes on."
+    check_stop('sweep', stop)
     some, stop, begun = _check(experiments), stop or Stop(None), time.monotonic()
     store = store if isinstance(store, Store) else Store(store)
     pairs = all_replicas(some)
@@ -371,26 +372,27 @@ def sweep(
     return SweepResult(some, store, failed, time.monotonic() - begun, sum(s['taken'] for s in said), stopped, stop)
 
 # %% ../../nbs/train/18_sweep.ipynb #26a9e690
-_first = re.compile(r'first to (train|test)(?: (accuracy|loss))?(?: (>=|<=))? (\S+)')
-_rules = "'first to test .99', 'first to train loss .01', 'highest test_accuracy' or 'lowest seconds'"
+_spoken = re.compile(r'(train|test)(?: ([^\s<>=]+))? (\S+)')
+_rules = "'first to test .99', 'first to train loss .01', a condition such as 'norm >= 8', 'highest test_accuracy' or 'lowest seconds'"
 
 def condition(
     rule:str, # For instance 'first to test .99'
 )->str: # For instance 'test accuracy >= 0.99'
     "The condition in a rule that waits for one; an error if it is none."
-    m = _first.fullmatch(rule.strip()) if isinstance(rule, str) else None
-    if not m: refuse('best', 'rule', rule, _rules)
-    metric = m[2] or 'accuracy'
-    sign = m[3] or dict(accuracy='>=', loss='<=')[metric]
-    try: return canonical(f'{m[1]} {metric} {sign} {m[4]}')
+    text = rule.strip().removeprefix('first to ') if isinstance(rule, str) else ''
+    if (m := _spoken.fullmatch(text)): text = f"{m[1]} {m[2] or 'accuracy'} {'<=' if m[2] == 'loss' else '>='} {m[3]}"
+    try: return canonical(text)
     except ValueError: refuse('best', 'rule', rule, _rules)
 
 def _reached(self,
     when:str, # A condition such as 'test accuracy >= .5'
 )->pd.Series: # like the rows of `frame`; infinite for never
     "The step at which each replica first met a condition."
+    try: when = canonical(when)
+    except ValueError: refuse('SweepResult.first', 'when', when, "a condition such as 'test accuracy >= .5' or 'norm >= 8'")
     out = pd.Series(np.inf, index=self.frame.index)
     for i,v in enumerate(self.views()):
+        if v and column(when) not in v: refuse_condition(when, [k[6:] for k in v if k.startswith('probe.')], 'SweepResult.first', 'when')
         met = np.asarray(is_met(when, v[column(when)])) if v else np.array([False])
         if met.any(): out.iloc[i] = v['step'][met.argmax()]
     return out
