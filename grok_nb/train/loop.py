@@ -13,7 +13,7 @@ import torch
 import grok_nb
 from ..tasks.arithmetic import arithmetic
 from .device import pick_device
-from .events import interruptible, send_measurements
+from .events import by_listener, interruptible, send_measurements
 from .experiment import column, is_met, replica_ids
 from .pool import Pool
 from .stop import Stop, refuse_condition
@@ -108,8 +108,10 @@ def _train(pool, save, commit_every, ask, turn):
     due, end = time.monotonic() + min(commit_every, 1.), False
     with interruptible() as stop:
         for _ in pool.turns():
-            turn(pool)
-            wish = ask(pool)
+            try:
+                turn(pool)
+                wish = ask(pool)
+            except Exception: save(); raise
             if wish == 'hold': save()
             while wish == 'hold' and not stop.is_set(): time.sleep(.05); wish = ask(pool)
             end = bool(pool) and (wish == 'stop' or stop.is_set())
@@ -153,7 +155,7 @@ def _starts(pairs, known, first, one):
             if one: raise
             return failed, True
         except Exception as err:
-            if one: raise
+            if one or by_listener(err): raise
             failed += [(o, i, f'{type(err).__name__}: {err}') for o,i in pairs if o.id == e.id]
     return failed, False
 
@@ -200,8 +202,11 @@ def train_replicas(
     who:tuple=('fit', 'this experiment'), # Who trains what, in words
 )->dict: # taken, stopped, failed
     "Train replicas, or what is missing of them."
-    taken, failed, stopped, device = 0, [], False, pick_device(device)
-    def heard(pool): send_measurements(pool); tell(pool)
+    taken, failed, stopped, device, wrong = 0, [], False, pick_device(device), []
+    def heard(pool):
+        try: send_measurements(pool)
+        except Exception as e: wrong.append(e)                  # raised when all are through with this step
+        tell(pool)
     def left():
         todo, known = missing(store, pairs, stop, weights)
         bad = {(e.id, i) for e,i,_ in failed}
@@ -225,6 +230,7 @@ def train_replicas(
             save = partial(commit, segment, pool, pairs, weights, sources={segment.name: here})
             def begin(pool, here=here, segment=segment):
                 here['threads'] = torch.get_num_threads()       # which the pool has chosen by now
+                if wrong: raise wrong[0]
                 turn(pool, segment)
             stopped = bool(mine) and _train(pool, save, commit_every, ask, begin)
             taken, failed = taken + pool.taken, failed + pool.failed

@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from ..tasks.config import refuse
 from .device import pick_device
 from .experiment import Experiment, LazyMethod, canonical, column, is_met, replica_ids
-from .events import End, Measurement, ends_once, interruptible, is_asked, is_heard, listening, relayed_every, send, wish
+from .events import End, Measurement, blamed, by_listener, ends_once, interruptible, is_asked, is_heard, listening, relayed_every, send, understood, wish
 from .fit import interactive
 from .grid import Experiments
 from .loop import register, leaves_at, missing
@@ -125,9 +125,13 @@ class _Bar:
 
 def _here(shards, store, how, bar, news, ask):
     "Do shards one after the other in this process."
+    @blamed()
+    def asked(): return understood('sweep', ask()) if ask else ''
     for o in shards:
-        try: said = train_shard(o, store, tell=lambda d, id=o.id: (bar.say(id, **d), news()), ask=ask, **how)
-        except Exception as e: said = _given_up(o, e)
+        try: said = train_shard(o, store, tell=blamed()(lambda d, id=o.id: (bar.say(id, **d), news())), ask=asked, **how)
+        except Exception as e:
+            if by_listener(e): raise
+            said = _given_up(o, e)
         bar.say(o.id, said['taken'], 0)
         yield said
         if said['stopped']: return
@@ -195,7 +199,7 @@ def _relay(shards, store):
 # %% ../../nbs/train/18_sweep.ipynb #896786b1
 def _wished(running, store, ask):
     "What is wished of a sweep that others train; listeners are told the step that is committed."
-    said = ask() if ask else ''
+    said = understood('sweep', ask()) if ask else ''
     if not said and is_asked():
         exps = {e.id: e for o in running.values() for e in o.experiments}
         known = find(store, [k for e in exps.values() for k in replica_ids(e)])
@@ -234,6 +238,7 @@ def _there(shards, store, how, bar, news, ask, executor, retries):
 def _done(f, o, bar, tries, retries, submit):
     "What came of a shard: its result, or another try."
     error = CancelledError() if f.cancelled() else f.exception()
+    if by_listener(error): raise error
     if error is None and f.result()['stopped']: error = InterruptedError('it was stopped')
     if error is None:
         bar.say(o.id, f.result()['taken'], 0)
