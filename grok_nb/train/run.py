@@ -14,7 +14,7 @@ import torch
 from ..style import pd
 from ..models.bank import Bank, make_bank
 from ..tasks.config import ConfigError, digest, lengths, paths, refuse
-from .experiment import Experiment, LazyMethod, column, parse_condition, is_met, keep_steps, measured_at, replica_ids
+from .experiment import Experiment, LazyMethod, attach, column, parse_condition, is_met, keep_steps, measured_at, replica_ids
 from .record import _lazily, _small, config_text, contents, find, lost_at, revive, terms
 from .fold import Store                          # with names, removal and folding
 from .store import StoreError
@@ -277,7 +277,7 @@ def _moments(self,
         refuse('Run.at', 'step', list(steps), f'kept: replicas have {have}; keep more with Experiment(keep=...)')
     return Bank(self.config.model, {k: torch.stack([o[k] for o in rows]) for k in sorted(rows[0])})
 
-Run.moments = _moments
+attach(Run, moments=_moments)
 _lazily(Run, _drawn=_drawn)
 
 # %% ../../nbs/train/09_run.ipynb #f7aa9e8b
@@ -307,7 +307,7 @@ def _optimiser(self)->dict: # name -> `(R, ...)`
                               'it was dropped, they did not come so far, or they went on since')
     return {k: torch.stack([o[2][k] for o in last]) for k in last[0][2]}
 
-Run.at, Run.first, Run.replicas, Run.optimiser = _at, _first, _replicas, _optimiser
+attach(Run, at=_at, first=_first, replicas=_replicas, optimiser=_optimiser)
 
 # %% ../../nbs/train/09_run.ipynb #49b1a924
 class DivergenceWarning(UserWarning):

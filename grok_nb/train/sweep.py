@@ -18,7 +18,7 @@ from filelock import FileLock
 from tqdm.auto import tqdm
 from ..tasks.config import refuse
 from .device import pick_device
-from .experiment import Experiment, LazyMethod, canonical, column, is_met, replica_ids
+from .experiment import Experiment, LazyMethod, attach, canonical, column, is_met, replica_ids
 from .events import End, Measurement, blamed, by_listener, ends_once, interruptible, is_asked, is_heard, listening, relayed_every, send, understood, wish
 from .fit import interactive
 from .grid import Experiments
@@ -410,7 +410,7 @@ def _score(self, rule):
     v = self.frame[m[2]].astype(float)
     return (v if m[1] == 'lowest' else -v).fillna(np.inf)
 
-SweepResult.first = _reached
+attach(SweepResult, first=_reached)
 
 # %% ../../nbs/train/18_sweep.ipynb #9303dc9e
 def _best(self,
@@ -425,7 +425,7 @@ def _best(self,
     t = t.sort_values(['value', 'did'], ascending=[True, False], kind='stable').head(n)
     return t.assign(value=-t.value if rule.strip().startswith('highest') else t.value).reset_index()
 
-SweepResult.best = _best
+attach(SweepResult, best=_best)
 
 # %% ../../nbs/train/18_sweep.ipynb #387eba30
 def _pareto(self,
@@ -445,4 +445,4 @@ def _pareto(self,
     beaten = [(np.all(v <= o, 1) & np.any(v < o, 1)).any() or np.isinf(o).any() for o in v]
     return t[~np.array(beaten, bool)].sort_values(names[0]).reset_index()
 
-SweepResult.pareto = _pareto
+attach(SweepResult, pareto=_pareto)
