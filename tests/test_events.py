@@ -1,4 +1,5 @@
 "Listeners hear of the end of each run once, whoever trained it and wherever"
+import pickle
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
@@ -6,8 +7,10 @@ import numpy as np
 import pytest
 
 from conftest import children
-from grok_nb.all import AdamW, Continued, Experiment, Free, MLP, ModularArithmetic, Norms, fit, runs, search, sweep, transfer
+from grok_nb.all import AdamW, Continued, Experiment, Free, MLP, ModularArithmetic, Norms, fit, open_run, runs, search, sweep, transfer
+from grok_nb.tasks.config import ConfigError
 from grok_nb.train.events import listening
+from same import tables
 
 weak = Experiment(ModularArithmetic(p=7, train_frac=.8), MLP(width=8, embed=Free(3)), AdamW(lr=.03), steps=12, seeds=3)
 strong = [transfer(weak, weak.but({'model.embed': Free(6), 'optim.lr': lr}), at='end') for lr in (.01, .02)]
@@ -102,3 +105,42 @@ def test_threads_of_this_process_send_each_measurement_once(tmp_path):
     some = [weak, weak.but(lr=.01)]
     with ThreadPoolExecutor(2) as threads, listening(hear, workers=0.): sweep(some, threads, store=tmp_path, device='cpu', commit_every=0, progress=False, slots=1)
     assert len(told) == 2*3*13 and set(told.values()) == {1}
+
+
+def in_a_sweep(exp, store, **kw): return sweep([exp], store=store, **kw).run(0)
+
+
+def in_threads(exp, store, **kw):
+    with ThreadPoolExecutor(1) as threads: return sweep([exp], threads, store=store, **kw).run(0)
+
+
+@pytest.mark.parametrize('train', [fit, in_a_sweep, in_threads], ids=['fit', 'sweep', 'threads'])
+@pytest.mark.parametrize('at', [0, 5, 12, 13])
+def test_what_a_listener_raises_ends_the_call_and_costs_nothing(train, at, tmp_path):
+    "Neither is a replica said to have failed, nor is a step lost; the last event is the end."
+    how, seen, exp = dict(device='cpu', progress=False, commit_every=1e9), [], weak.but(probes=(Norms(),))
+    def hear(event):
+        seen.append(event)
+        if len(seen) > at: raise OSError('the logger is down')
+    with listening(hear), pytest.raises(OSError, match='the logger is down'): train(exp, tmp_path/'a', **how)
+    assert open_run(exp, tmp_path/'a').step == min(at, 12) and len(seen) == at + 1
+    tables(fit(exp, tmp_path/'a', device='cpu').probes, fit(exp, tmp_path/'b', device='cpu').probes)
+
+
+@pytest.mark.parametrize('said', [True, False, 'pause', 1])
+def test_an_answer_that_is_none_is_refused(said, tmp_path):
+    with listening(ask=lambda exp, step: said), pytest.raises(ConfigError, match='listening: ask=.*to go on'): in_a_sweep(weak, tmp_path)
+    with pytest.raises(ConfigError, match='sweep: ask=.*to go on'): in_a_sweep(weak, tmp_path, ask=lambda: said)
+
+
+@pytest.mark.parametrize('how', [dict(hear=5), dict(ask='stop'), dict(workers='1.'), dict(workers=-1)])
+def test_who_cannot_listen_is_refused_at_once(how):
+    with pytest.raises(ConfigError, match=f'listening: {next(iter(how))}='), listening(**how): pass
+
+
+def test_a_measurement_can_be_sent_elsewhere_and_says_what_it_lacks(tmp_path):
+    heard = []
+    with listening(lambda e: heard.append((e, pickle.loads(pickle.dumps(e)))) if e.run is None else None): fit(weak, tmp_path, device='cpu')
+    for one in heard[3]:
+        assert list(one.rows()) == list(heard[3][0].rows()) and one.slots == []
+        with pytest.raises(ConfigError, match='bank must be asked for while `hear` has the measurement'): len(one.bank)

@@ -5,11 +5,11 @@ import pytest
 import torch
 from grok_nb.all import (AdamW, Boolean, ConstrainedNorm, Cosine, DiagonalNet, Difference, Direction, Doubling, Experiment, Grokfast, Hinge,
                          L2, LabelNoise, LogCrossEntropy, LossNormalised, LowRank, Margin, MLP, ModularArithmetic, Movement, MSE, Muon, Norms, Nuclear,
-                         Perpendicular, SGD, SparseLinear, StableMax, Transformer, WarmUp, chain, fit, gpt, probe)
+                         Perpendicular, SGD, SparseLinear, StableMax, Stop, Transformer, WarmUp, chain, fit, gpt, probe, runs, sweep)
 from grok_nb.models.linearised import Linearised
 from grok_nb.models.scaled import Scaled
 from grok_nb.train.probes import LogTime
-from same import same
+from same import same, tables
 
 pressed = []
 
@@ -54,3 +54,19 @@ def test_a_stopped_run_ends_with_the_same_bits(exp, tmp_path):
     assert not part.finished and part.step >= 13 and done.finished and straight.finished
     assert straight.history.loss.notna().all()                          # or equal bits would say little
     same(done, straight)
+
+
+@pytest.mark.parametrize('left', [None, Stop('norm >= 9')], ids=['finished', 'left'])
+def test_what_a_rule_let_go_ends_there_though_it_was_trained_further_for_another_experiment(left, tmp_path):
+    "Measured seldom to its end, then often until the rule: as if it had never been trained further."
+    exp, rule, old, new = base.but(steps=60, probes=(Norms(),), keep_at='norm >= 8', lr=.05), Stop('norm >= 9'), tmp_path/'old', tmp_path/'new'
+    fit(exp.but(looks=4), old, stop=left)
+    a, b = fit(exp, old, stop=rule), fit(exp, new, stop=rule)
+    assert 0 < b.step < 60 and (a.step, a.interrupted, a.finished, a.checkpoints) == (b.step, b.interrupted, b.finished, b.checkpoints)
+    tables(a.history, b.history)
+    tables(a.probes, b.probes)
+    seen, alone = (runs(store).set_index('id').loc[exp.id] for store in (old, new))
+    assert (seen.step, seen.finished) == (alone.step, alone.finished) == (b.step, False)
+    frames = [sweep([exp], store=store, stop=rule).frame.drop(columns='seconds') for store in (old, new)]
+    tables(*frames)
+    same(fit(exp, old), fit(exp, new), goes_on=False)

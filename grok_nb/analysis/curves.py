@@ -14,6 +14,7 @@ import pandas as pd
 from ..style import colours, sns, use_style
 from ..tasks.config import refuse
 from ..train.record import knowing
+from ..train.experiment import attach
 from ..train.run import Run, diverged, first_time, splits
 
 # %% ../../nbs/analysis/02_curves.ipynb #5e1c07a2
@@ -75,7 +76,7 @@ def timeline(
     lost = diverged(h) if 'loss' in h else {}
     return t.assign(diverged=t.replica.map(lost).astype('Int64')) if lost else t
 
-Run.timeline = timeline
+attach(Run, timeline=timeline)
 
 # %% ../../nbs/analysis/02_curves.ipynb #3a2219bd
 def plot(
@@ -101,4 +102,4 @@ def plot(
     ax.legend(loc='best')       # a legend moved by seaborn would keep the figure in memory for good
     return ax
 
-Run.plot = plot
+attach(Run, plot=plot)

@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from .curves import plot
 from ..tasks.config import refuse
+from ..train.experiment import attach
 from ..train.run import Run
 
 # %% ../../nbs/analysis/40_export.ipynb #d4262df5
@@ -23,7 +24,7 @@ def to_dataframe(
     if not run.config.probes: return out
     return out.merge(run.probes, 'left', on=['step', 'replica'], validate='many_to_one')
 
-Run.to_dataframe = to_dataframe
+attach(Run, to_dataframe=to_dataframe)
 
 # %% ../../nbs/analysis/40_export.ipynb #165565dd
 _endings = ('.png', '.pdf', '.svg')
@@ -54,4 +55,4 @@ def save_figure(
         refuse('save_figure', 'path', str(path), 'in a folder that exists')
     return _write(draw(run, **({} if metric is None else dict(metric=metric))).figure, path)
 
-Run.save_figure = save_figure
+attach(Run, save_figure=save_figure)

@@ -15,6 +15,7 @@ from ..style import sns, use_style
 from .transitions import phase_names
 from ..tasks.config import refuse
 from ..train.record import written
+from ..train.experiment import attach
 from ..train.sweep import SweepResult, condition
 
 # %% ../../nbs/analysis/05_phase_diagram.ipynb #dec4679c
@@ -164,7 +165,7 @@ def _phase_diagram(self,
     "Draw the phases of a sweep over two of its coordinates."
     return plot_phase_diagram(phase_table(self, x, y, **kw), x, y, ax)
 
-SweepResult.phase_diagram = _phase_diagram
+attach(SweepResult, phase_diagram=_phase_diagram)
 
 # %% ../../nbs/analysis/05_phase_diagram.ipynb #f5aa4623
 def _plot(self,
@@ -206,4 +207,4 @@ def _never(f, x, y, hue, palette, ax):
         ax.plot(rows[x], [f[y].max()*1.25]*len(rows), '^', ms=4, alpha=.5,
                 color=colour.get(k, sns.color_palette()[0]))
 
-SweepResult.plot = _plot
+attach(SweepResult, plot=_plot)

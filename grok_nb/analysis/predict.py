@@ -13,7 +13,7 @@ from ..tasks.task import Sampled
 from ..theory.dichotomy import forecast
 from ..train.checkup import meta_step
 from ..train.device import pick_device, threads
-from ..train.experiment import Experiment, keep_steps, measured_at
+from ..train.experiment import Experiment, attach, keep_steps, measured_at
 from ..train.filters import Chain
 from ..train.members import measure
 from ..train.pool import full_pool
@@ -126,7 +126,7 @@ def _predict(self, device:str='auto')->Prediction:
     cost = expected_cost(self, device)                     # this first: it refuses what is too large
     return Prediction(self, expected_transition(self), cost)
 
-Experiment.predict = _predict
+attach(Experiment, predict=_predict)
 
 # %% ../../nbs/analysis/41_predict.ipynb #f93788dc
 def shape_check(

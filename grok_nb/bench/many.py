@@ -80,8 +80,8 @@ def _clocked(f):
 
 def _forget():
     "Forget what was read of any store."
-    from grok_nb.train import record, run
-    record._known.clear(); run._indexes.clear()
+    from grok_nb.train import record, runs
+    record._known.clear(); runs._indexes.clear()
 
 def _draw(store, grid):
     import matplotlib.pyplot as plt

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['count_measurements', 'eval_steps', 'measured_at', 'keep_steps', 'parse_condition', 'canonical', 'column', 'is_met',
-           'Start', 'LazyMethod', 'can_be_chunked', 'Experiment', 'seed_of', 'data_seed_of', 'shares_data',
+           'Start', 'LazyMethod', 'attach', 'can_be_chunked', 'Experiment', 'seed_of', 'data_seed_of', 'shares_data',
            'replica_ids', 'batch_rows']
 
 # %% ../../nbs/train/07_experiment.ipynb #d6cb0b00
@@ -123,7 +123,7 @@ class Start(Config):
 
     def state(self,
         exp, # The experiment that begins with it
-        train, # Experiment -> `Run`
+        train, # Experiment -> `Run`; with True after it, one whose optimiser's last state is there
     )->dict: # name -> `(R, ...)`
         "The state of the optimiser to begin with; nothing for a fresh one."
         return {}
@@ -133,15 +133,28 @@ class Start(Config):
     by_replica = False # Does replica i begin with what became of replica i of the other one, or of its only one?
 
 # %% ../../nbs/train/07_experiment.ipynb #bc076b21
+_attached = {} # (class, name) -> method
+
 class LazyMethod:
     "A method that a later module defines: importing that module puts it in the place of this one."
     def __init__(self,
         where:str, # The module
     ): self.where = where
-    def __set_name__(self, owner, name): self.name = name
+    def __set_name__(self, owner, name): self.at = owner, name
     def __get__(self, obj, cls=None):
         import_module(self.where)
-        return getattr(cls if obj is None else obj, self.name)
+        return _attached[self.at].__get__(obj, cls)
+
+def attach(
+    cls, # A class
+    **methods, # name -> function
+):
+    "Make functions methods of a class, by names under which they can be pickled."
+    for name,f in methods.items():
+        if f.__name__ != name: f.__name__, f.__qualname__ = name, f'{cls.__qualname__}.{name}'
+        old = vars(cls).get(name)
+        if old is None or isinstance(old, LazyMethod) or old is _attached.get((cls, name)): setattr(cls, name, f)
+        _attached[cls, name] = f
 
 # %% ../../nbs/train/07_experiment.ipynb #15e8d14e
 def _int(v, low, high=2**63 - 1):
@@ -270,7 +283,7 @@ def _but(self,
         new['keep'] = tuple(k for k in self.keep if k <= new['steps'])
     return Config.but(self, new)
 
-Experiment.but = _but
+attach(Experiment, but=_but)
 
 # %% ../../nbs/train/07_experiment.ipynb #780ed40b
 def seed_of(exp, i)->int:

@@ -10,7 +10,7 @@ import itertools, math
 import numpy as np
 import pandas as pd
 from ..tasks.config import Config, ConfigError, _brief, config, one_of, paths, real, refuse
-from .experiment import Experiment
+from .experiment import Experiment, attach
 
 # %% ../../nbs/train/15_grid.ipynb #bda1d11d
 class Experiments(list):
@@ -48,7 +48,7 @@ def _check_count(where, n):
     if n <= _most: return
     many = f'{n:,}' if n < 10**40 else _brief(n)
     raise ConfigError(f'{where}: this makes {many} experiments, and a list may hold {_most:,}; '
-                      'fewer values would do, or seeds=, as one experiment may have 65,536 replicas')
+                      'fewer values would do, or seeds=, as one experiment may have as many replicas as memory holds')
 
 def _values(where, fields, kw):
     "The fields that vary: name -> list of values."
@@ -97,7 +97,7 @@ def _zip(self,
         if len(o) != n: refuse('zip', k, f'{len(o)} values', f'{n} values, like the first field')
     return _points(self, v, zip(*v.values()))
 
-Experiment.grid, Experiment.zip = _grid, _zip
+attach(Experiment, grid=_grid, zip=_zip)
 
 # %% ../../nbs/train/15_grid.ipynb #6ae47188
 @config
@@ -145,4 +145,4 @@ def _random(self,
     u = np.random.default_rng(seed).random((n, len(space)))
     return _points(self, space, ([_drawn(v, x) for v,x in zip(space.values(), r)] for r in u.tolist()))
 
-Experiment.random = _random
+attach(Experiment, random=_random)

@@ -13,7 +13,7 @@ import torch
 import grok_nb
 from ..tasks.arithmetic import arithmetic
 from .device import pick_device
-from .events import interruptible, send_measurements
+from .events import by_listener, interruptible, send_measurements
 from .experiment import column, is_met, replica_ids
 from .pool import Pool
 from .stop import Stop, refuse_condition
@@ -108,8 +108,10 @@ def _train(pool, save, commit_every, ask, turn):
     due, end = time.monotonic() + min(commit_every, 1.), False
     with interruptible() as stop:
         for _ in pool.turns():
-            turn(pool)
-            wish = ask(pool)
+            try:
+                turn(pool)
+                wish = ask(pool)
+            except Exception: save(); raise
             if wish == 'hold': save()
             while wish == 'hold' and not stop.is_set(): time.sleep(.05); wish = ask(pool)
             end = bool(pool) and (wish == 'stop' or stop.is_set())
@@ -143,16 +145,17 @@ def _once(pairs):
     return list(out.values())
 
 # %% ../../nbs/train/17_loop.ipynb #2debc195
-def _starts(pairs, first, one):
+def _starts(pairs, known, first, one):
     "Have the weights made that experiments begin with, while nothing is claimed; replicas that have none, and whether it was stopped."
-    failed = []
-    for e in {e.id: e for e,_ in pairs if first and e.start is not None}.values():
-        try: first(e)
+    begun = [(e, i) for e,i in pairs if first and e.start is not None]
+    failed, anew = [], {e.id for e,i in begun if state_of(known.get(replica_ids(e)[i]), e) is None}
+    for e in {e.id: e for e,_ in begun if e.id in anew or e.probes}.values():     # a probe may compare with the first weights
+        try: first(e, e.id in anew)
         except KeyboardInterrupt:
             if one: raise
             return failed, True
         except Exception as err:
-            if one: raise
+            if one or by_listener(err): raise
             failed += [(o, i, f'{type(err).__name__}: {err}') for o,i in pairs if o.id == e.id]
     return failed, False
 
@@ -192,21 +195,25 @@ def train_replicas(
     weights:bool=True, # Keep weights?
     compile:bool=False, # Compile the steps?
     one:bool=False, # One experiment: an error ends it
-    first=None, # Experiment -> name -> `(R, ...)`: weights that one with a `start` begins with
+    first=None, # From `firsts`: what experiments with a `start` begin with
     ask=lambda pool: '', # Asked before every step: '' to go on, 'hold' to wait, 'stop' to end
     turn=lambda pool, segment: None, # Called before every step
     tell=lambda pool: None, # Called after every measurement
     who:tuple=('fit', 'this experiment'), # Who trains what, in words
 )->dict: # taken, stopped, failed
     "Train replicas, or what is missing of them."
-    taken, failed, stopped, device = 0, [], False, pick_device(device)
-    def heard(pool): send_measurements(pool); tell(pool)
+    taken, failed, stopped, device, wrong = 0, [], False, pick_device(device), []
+    def heard(pool):
+        try: send_measurements(pool)
+        except Exception as e: wrong.append(e)                  # raised when all are through with this step
+        tell(pool)
     def left():
         todo, known = missing(store, pairs, stop, weights)
         bad = {(e.id, i) for e,i,_ in failed}
         return [(e, i) for e,i in todo if (e.id, i) not in bad], known
-    while not stopped and (todo := left()[0]):
-        bad, stopped = _starts(todo, first, one)
+    while not stopped and (found := left())[0]:
+        todo, known = found
+        bad, stopped = _starts(todo, known, first, one)
         if bad: failed += bad; continue
         if stopped: break
         keys = [replica_ids(e)[i] for e,i in todo]
@@ -223,6 +230,7 @@ def train_replicas(
             save = partial(commit, segment, pool, pairs, weights, sources={segment.name: here})
             def begin(pool, here=here, segment=segment):
                 here['threads'] = torch.get_num_threads()       # which the pool has chosen by now
+                if wrong: raise wrong[0]
                 turn(pool, segment)
             stopped = bool(mine) and _train(pool, save, commit_every, ask, begin)
             taken, failed = taken + pool.taken, failed + pool.failed

@@ -59,7 +59,7 @@ class Slot:
     def _heed(self, step, row, probed):
         "Note when a condition of `keep_at` was met for the first time."
         for c in self.exp.keep_at:
-            if c not in self.met and _meets(c, [row], [probed]): self.met[c] = step
+            if c not in self.met and _meets(c, [row], [probed], 'Experiment', 'keep_at'): self.met[c] = step
 
     def wants(self, step): return step in self.keeps or step in self.met.values() # Are the weights of this step kept?
 
@@ -95,7 +95,7 @@ class Pool:
         slots:int=32, # How many train at the same time
         stop:Stop=Stop(), # When a replica may leave early
         device:str='cpu', # Where
-        first=None, # Experiment -> what one with a `start` begins with: weights and state of the optimiser, each name -> `(R, ...)`
+        first=None, # Experiment, and whether a replica of it begins -> weights and state of the optimiser, each name -> `(R, ...)`
         compile:bool=False, # Compile the forward pass?
         one:bool=False, # One experiment: an error ends it
         tell=None, # Called with the pool after every look at which somebody was measured
@@ -169,7 +169,8 @@ def _sit(self, exp, replica, given):
     try:
         facts = {k: v for k,v in (given or {}).items() if k not in ('param', 'opt')}
         slot = Slot(exp, replica, **facts)
-        params, opt, fresh = _own_tensors(slot, self.device, given, self.first and exp.start and self.first(exp))
+        first = self.first(exp, given is None) if self.first and exp.start and (given is None or exp.probes) else None
+        params, opt, fresh = _own_tensors(slot, self.device, given, first)
         if exp.chunk and not exp.model.in_pieces(params):
             refuse('Experiment', 'chunk', exp.chunk, 'None for a network that compares examples with each other, or whose dropout meets them behind another axis')
         key = (exp.task, slot.one.data_seed, exp.dtype)

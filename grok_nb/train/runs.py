@@ -15,7 +15,7 @@ from pandas.api.extensions import ExtensionArray, ExtensionDtype, take
 from ..tasks.config import Config, ConfigError
 from .experiment import Experiment
 from .record import Replica, config_text, contents, first_steps, lost_at, metrics, revive
-from .run import _described, _store, divergence, is_finished, view
+from .run import _described, _store, divergence, is_finished, left_by, seen_until, view
 from .store import StoreError
 
 # %% ../../nbs/train/09_runs.ipynb #bbde95e2
@@ -69,7 +69,7 @@ def _row_of(replica, exp):
     v, done = view(replica, exp), is_finished(replica, exp, False)
     rows = np.stack([v[k] for k in metrics], 1).astype(float) if len(v['step']) else np.full((1, 4), np.nan)
     a, b = first_steps(v['step'], rows)
-    return dict(step=min(replica.step, exp.steps), finished=done, ended='finished' if done else replica.last('ended')*(replica.last('ended') != 'finished'),
+    return dict(step=seen_until(replica, exp), finished=done, ended='finished' if done else left_by(replica, exp),
                 memorised=a, generalised=b, lost=lost_at(v['step'], v['train_loss']), **dict(zip(metrics, rows[-1])))
 
 # %% ../../nbs/train/09_runs.ipynb #5a1e0c09

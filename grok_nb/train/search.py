@@ -61,7 +61,7 @@ def _behind(values, when):
     _, metric, sign, at = parse_condition(when)
     away = (at - values) if sign == '>=' else (values - at)
     away = np.clip(away, 0, None)
-    return np.nan_to_num(away/(1 + away) if metric == 'loss' else np.clip(away, 0, 1), nan=1., posinf=1.)
+    return np.nan_to_num(np.clip(away, 0, 1) if metric == 'accuracy' else away/(1 + away), nan=1., posinf=1.)
 
 def _value_at(result, column, until):
     "What each replica measured last, up to a step."
@@ -124,7 +124,7 @@ def search(
     exp:Experiment, # What is varied
     space:dict, # By path: a list of values, or a `Between`
     n:int, # How many points to try
-    rule:str='first to test .99', # What is good
+    rule:str='first to test .99', # What is good: which condition is met first
     sampler='random', # 'random', 'grid', 'tpe', or a sampler of Optuna
     least:int=None, # Steps of the first round; None for a 27th of the run
     factor:int=3, # Each round is this much longer, and keeps about one in so many
@@ -134,6 +134,7 @@ def search(
 )->SearchResult:
     "Look for the point that meets a condition first, by successive halving."
     optuna, when, space = _optuna(), condition(rule), _check_space('search', space)
+    _check_rule(exp, rule, when, kw)
     if n < 1: refuse('search', 'n', n, 'at least 1')
     if factor < 2: refuse('search', 'factor', factor, 'at least 2')
     least, known = least or max(exp.steps//27, 1), distributions(space)
@@ -152,6 +153,13 @@ def search(
     found = SweepResult(all, rounds.result.iloc[-1].store)
     return SearchResult(study, found, when, rounds.drop(columns='result'), int(rounds.taken.sum()))
 
+def _check_rule(exp, rule, when, kw):
+    "Is the condition about something that is measured, and the only reason to leave?"
+    split, name, *_ = parse_condition(when)
+    names = ['loss', 'accuracy', *(m.called for m in exp.metrics)]
+    if name not in names if split else not exp.probes: refuse('search', 'rule', rule, 'about ' + ', '.join(names) + ', or what a probe of the experiment says')
+    if 'stop' in kw: refuse('search', 'stop', kw['stop'], 'left out: a point leaves when it meets `rule`, or when others do better')
+
 def _halve(study, alive, points, when, rungs, ended, kw):
     "Train some points in rounds, each longer and with fewer of them; the end of a point is told when it is dropped or done."
     out, later = [], {points[n][0].id for n in alive} - ended
@@ -159,7 +167,8 @@ def _halve(study, alive, points, when, rungs, ended, kw):
     for at in rungs:
         if not alive: break
         exps = Experiments([points[n][0] for n in alive])
-        result = sweep(exps, stop=Stop(when, until=None if at == rungs[-1] else at), progress=False, **kw)
+        result = sweep(exps, stop=Stop(when, until=None if at == rungs[-1] else at), **dict(progress=False) | kw)
+        if result.frame.step.isna().all() and len(result.failed): raise RuntimeError(f'search: no point could be trained: {result.failed.error[0]}')
         out.append(dict(until=at, points=len(alive), taken=result.taken, result=result))
         if result.stopped: raise KeyboardInterrupt('search: stopped; the same call goes on from here')
         stay = _round(study, alive, result, when, at, at == rungs[-1])

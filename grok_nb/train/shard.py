@@ -14,7 +14,7 @@ import torch
 from ..tasks.config import digest, to_dict
 from .device import pick_device
 from .events import listening, wishes
-from .fit import first_weights
+from .fit import firsts
 from .loop import train_replicas
 from .members import bank_key
 from .pool import replica_bytes
@@ -120,13 +120,10 @@ def _over(caller):
 # %% ../../nbs/train/17_shard.ipynb #800a8641
 def _firsts(store, device, commit_every, ask):
     "A function from an experiment to the weights that it begins with."
-    found = {} # by id: two may be equal and yet not the same
-    def first(exp):
-        if exp.id not in found:
-            with listening(ask=lambda e, step: ask()):
-                found[exp.id] = first_weights(exp, store=store, device=str(device), progress=False, commit_every=commit_every)
-        return found[exp.id]
-    return first
+    first = firsts(store=store, device=str(device), progress=False, commit_every=commit_every)
+    def asked(exp, anew=True):
+        with listening(ask=lambda e, step: ask()): return first(exp, anew)
+    return asked
 
 def _left(pool): return sum(s.exp.steps - s.step for s in pool.slots) + sum(
     e.steps - (g or dict(step=0))['step'] for e,_,g in pool.queue)

@@ -18,13 +18,13 @@ from filelock import FileLock
 from tqdm.auto import tqdm
 from ..tasks.config import refuse
 from .device import pick_device
-from .experiment import Experiment, LazyMethod, canonical, column, is_met, replica_ids
-from .events import End, Measurement, ends_once, interruptible, is_asked, is_heard, listening, relayed_every, send, wish
+from .experiment import Experiment, LazyMethod, attach, canonical, column, is_met, replica_ids
+from .events import End, Measurement, blamed, by_listener, ends_once, interruptible, is_asked, is_heard, listening, relayed_every, send, understood, wish
 from .fit import interactive
 from .grid import Experiments
 from .loop import register, leaves_at, missing
 from .members import bank_key, one_replica
-from .stop import Stop, stop_reason
+from .stop import Stop, check_stop, refuse_condition, stop_reason
 from .record import contents, find, metrics
 from .run import Run, open_run, view
 from .runs import index
@@ -125,9 +125,13 @@ class _Bar:
 
 def _here(shards, store, how, bar, news, ask):
     "Do shards one after the other in this process."
+    @blamed()
+    def asked(): return understood('sweep', ask()) if ask else ''
     for o in shards:
-        try: said = train_shard(o, store, tell=lambda d, id=o.id: (bar.say(id, **d), news()), ask=ask, **how)
-        except Exception as e: said = _given_up(o, e)
+        try: said = train_shard(o, store, tell=blamed()(lambda d, id=o.id: (bar.say(id, **d), news())), ask=asked, **how)
+        except Exception as e:
+            if by_listener(e): raise
+            said = _given_up(o, e)
         bar.say(o.id, said['taken'], 0)
         yield said
         if said['stopped']: return
@@ -195,7 +199,7 @@ def _relay(shards, store):
 # %% ../../nbs/train/18_sweep.ipynb #896786b1
 def _wished(running, store, ask):
     "What is wished of a sweep that others train; listeners are told the step that is committed."
-    said = ask() if ask else ''
+    said = understood('sweep', ask()) if ask else ''
     if not said and is_asked():
         exps = {e.id: e for o in running.values() for e in o.experiments}
         known = find(store, [k for e in exps.values() for k in replica_ids(e)])
@@ -234,6 +238,7 @@ def _there(shards, store, how, bar, news, ask, executor, retries):
 def _done(f, o, bar, tries, retries, submit):
     "What came of a shard: its result, or another try."
     error = CancelledError() if f.cancelled() else f.exception()
+    if by_listener(error): raise error
     if error is None and f.result()['stopped']: error = InterruptedError('it was stopped')
     if error is None:
         bar.say(o.id, f.result()['taken'], 0)
@@ -340,6 +345,7 @@ def sweep(
     on_progress=None, # Called about once a second with the number of steps taken, and of those left
 )->SweepResult:
     "Train many experiments; Ctrl-C returns what was done so far, and the next call goes on."
+    check_stop('sweep', stop)
     some, stop, begun = _check(experiments), stop or Stop(None), time.monotonic()
     store = store if isinstance(store, Store) else Store(store)
     pairs = all_replicas(some)
@@ -371,26 +377,27 @@ def sweep(
     return SweepResult(some, store, failed, time.monotonic() - begun, sum(s['taken'] for s in said), stopped, stop)
 
 # %% ../../nbs/train/18_sweep.ipynb #26a9e690
-_first = re.compile(r'first to (train|test)(?: (accuracy|loss))?(?: (>=|<=))? (\S+)')
-_rules = "'first to test .99', 'first to train loss .01', 'highest test_accuracy' or 'lowest seconds'"
+_spoken = re.compile(r'(train|test)(?: ([^\s<>=]+))? (\S+)')
+_rules = "'first to test .99', 'first to train loss .01', a condition such as 'norm >= 8', 'highest test_accuracy' or 'lowest seconds'"
 
 def condition(
     rule:str, # For instance 'first to test .99'
 )->str: # For instance 'test accuracy >= 0.99'
     "The condition in a rule that waits for one; an error if it is none."
-    m = _first.fullmatch(rule.strip()) if isinstance(rule, str) else None
-    if not m: refuse('best', 'rule', rule, _rules)
-    metric = m[2] or 'accuracy'
-    sign = m[3] or dict(accuracy='>=', loss='<=')[metric]
-    try: return canonical(f'{m[1]} {metric} {sign} {m[4]}')
+    text = rule.strip().removeprefix('first to ') if isinstance(rule, str) else ''
+    if (m := _spoken.fullmatch(text)): text = f"{m[1]} {m[2] or 'accuracy'} {'<=' if m[2] == 'loss' else '>='} {m[3]}"
+    try: return canonical(text)
     except ValueError: refuse('best', 'rule', rule, _rules)
 
 def _reached(self,
     when:str, # A condition such as 'test accuracy >= .5'
 )->pd.Series: # like the rows of `frame`; infinite for never
     "The step at which each replica first met a condition."
+    try: when = canonical(when)
+    except ValueError: refuse('SweepResult.first', 'when', when, "a condition such as 'test accuracy >= .5' or 'norm >= 8'")
     out = pd.Series(np.inf, index=self.frame.index)
     for i,v in enumerate(self.views()):
+        if v and column(when) not in v: refuse_condition(when, [k[6:] for k in v if k.startswith('probe.')], 'SweepResult.first', 'when')
         met = np.asarray(is_met(when, v[column(when)])) if v else np.array([False])
         if met.any(): out.iloc[i] = v['step'][met.argmax()]
     return out
@@ -403,7 +410,7 @@ def _score(self, rule):
     v = self.frame[m[2]].astype(float)
     return (v if m[1] == 'lowest' else -v).fillna(np.inf)
 
-SweepResult.first = _reached
+attach(SweepResult, first=_reached)
 
 # %% ../../nbs/train/18_sweep.ipynb #9303dc9e
 def _best(self,
@@ -418,7 +425,7 @@ def _best(self,
     t = t.sort_values(['value', 'did'], ascending=[True, False], kind='stable').head(n)
     return t.assign(value=-t.value if rule.strip().startswith('highest') else t.value).reset_index()
 
-SweepResult.best = _best
+attach(SweepResult, best=_best)
 
 # %% ../../nbs/train/18_sweep.ipynb #387eba30
 def _pareto(self,
@@ -438,4 +445,4 @@ def _pareto(self,
     beaten = [(np.all(v <= o, 1) & np.any(v < o, 1)).any() or np.isinf(o).any() for o in v]
     return t[~np.array(beaten, bool)].sort_values(names[0]).reset_index()
 
-SweepResult.pareto = _pareto
+attach(SweepResult, pareto=_pareto)

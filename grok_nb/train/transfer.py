@@ -103,9 +103,9 @@ class Continued(Start):
     merge:bool = one_of(False, True) # Multiply a low-rank embedding out?
     moments:bool = added(one_of(False, True)) # Bring the optimiser's state too, and let its count of steps go on?
 
-    steps_before = property(lambda self: self.before.steps if self.moments else 0)
+    steps_before = property(lambda self: self.before.steps + getattr(self.before.start, 'steps_before', 0) if self.moments else 0)
     def fits(self, exp): _matches(self, exp)
-    def state(self, exp, train): return train(self.before).optimiser() if self.moments else {}
+    def state(self, exp, train): return train(self.before, True).optimiser() if self.moments else {}
 
     def taken(self,
         bank:Bank, # The networks as they were
