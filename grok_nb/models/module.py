@@ -139,7 +139,7 @@ class _Dropping(TorchFunctionMode):
     "Dropout takes its mask from the noise of one replica."
     def __init__(self, noise, rows=None, p=None):
         super().__init__()
-        self.noise, self.rows, self.p, self.asked = noise, rows, p, False       # with `p` given, all drop so much
+        self.noise, self.rows, self.p, self.asked, self.attended = noise, rows, p, False, False     # with `p` given, all drop so much
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
@@ -157,9 +157,7 @@ class _Dropping(TorchFunctionMode):
         return input*kept/(1 - p or 1)
 
     def attend(self, query, key, value, attn_mask=None, dropout_p=0., is_causal=False, scale=None, enable_gqa=False):
-        self.asked |= bool(dropout_p)
-        if self.noise is None or not dropout_p:
-            return F.scaled_dot_product_attention(query, key, value, attn_mask, 0., is_causal, scale=scale, enable_gqa=enable_gqa)
+        self.attended = True                   # by its definition, which vmap follows without a loop
         if enable_gqa: key, value = (v.repeat_interleave(query.shape[-3]//v.shape[-3], -3) for v in (key, value))
         a = query @ key.mT*(query.shape[-1]**-.5 if scale is None else scale)
         if is_causal: attn_mask = torch.ones(a.shape[-2:], dtype=torch.bool, device=a.device).tril()
@@ -170,10 +168,10 @@ class _Dropping(TorchFunctionMode):
 def _run(model, params, x, look=False):
     "Outputs of a bank, and with `look` what every submodule gave."
     sizes, noise = _from_shapes(params), noise_now()
-    m, drops, by_batch = _template(model, sizes, get_ident()), *_traits(model, sizes)[:2]
+    m, drops, ours = _template(model, sizes, get_ident()), *_traits(model, sizes)[:2]
     if m.training != (noise is not None): m.train(noise is not None)
     def one(named, x, key):
-        dropped = _Dropping(noise and noise.one(key), len(x)) if drops or by_batch else nullcontext()
+        dropped = _Dropping(noise and noise.one(key), len(x)) if ours else nullcontext()
         with _watched(m if look else None) as seen, dropped: out = functional_call(m, named, (x,))
         return out, dict(seen)
     named, own, key = _named(m, params), x.dim() > 1 + len(sizes.shape), noise.keys if drops and noise else None
@@ -337,6 +335,7 @@ def _example(sizes, n=3):
 
 class _Traits(NamedTuple):
     drops:bool # Does it call dropout?
+    ours:bool # Does it call anything that is computed here in another way?
     by_batch:bool # Do the outputs of an example depend on the others in its batch?
     in_pieces:bool # Are outputs and dropout of a batch those of its pieces?
     largest:int # How many numbers an example takes in the largest activation
@@ -357,12 +356,13 @@ def _traits(model, sizes):
         noise = None if first is None else Noise(torch.tensor(0), 0, first)
         mode, count = _Dropping(noise, len(x), .5), _Counting()
         with torch.no_grad(), drawing(generator('check')), mode, count: out = _outputs(model, m.train(first is not None), x)
-        asked.append(mode.asked); seen.append(count.seen)
+        asked.append((mode.asked, mode.attended)); seen.append(count.seen)
         return out
     def same(a, b): return torch.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True)
     alone = same(tried(x)[:3], tried(x[:3]))
     parts = same(tried(x, 0), torch.cat([tried(x[:3], 0), tried(x[3:], 3)]))
-    return _Traits(any(asked), not alone, alone and parts, max((a - b)//5 for a,b in zip(*seen[:2])))
+    drops, attended = map(any, zip(*asked))
+    return _Traits(drops, drops or attended or not alone, not alone, alone and parts, max((a - b)//5 for a,b in zip(*seen[:2])))
 
 @lru_cache(64)
 def _accept(model, sizes, positions=()):
