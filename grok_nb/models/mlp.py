@@ -128,7 +128,7 @@ def _plain(self, params, x):
     "The same outputs, by way of the embedded inputs."
     if not self.embed: return self.forward(params, x)
     E, W, b = self.embed.matrix(params), params['W0'], params.get('b0')
-    if x.is_floating_point(): return _upper(self, params, _affine(note('embedded', x @ E), W, b))
+    if x.is_floating_point(): return _upper(self, params, _affine(note('embedded', product(x.expand(len(E), -1, -1), E)), W, b))
     x = x.expand(len(E), -1, -1) if x.dim() == 2 else x
     e = note('embedded', torch.stack([table[tokens] for table,tokens in zip(E, x)]))
     e = e.sum(2) if self.tied else e.flatten(2)

@@ -53,19 +53,22 @@ class Noise:
         place = torch.arange(first*each, (first + shape[0])*each, device=key.device).view(shape)
         return _uniform(key.view(*key.shape, *[1]*len(shape)), place)
 
-    def behind(self,
-        n:int, # How many examples come before
-    ):
-        "The noise of the examples that follow."
-        return Noise(self.seeds, self.step, self.first + n)
+# %% ../../nbs/models/01_noise.ipynb #5f61a543
+def _behind(self,
+    n:int, # How many examples come before
+):
+    "The noise of the examples that follow."
+    return Noise(self.seeds, self.step, self.first + n)
 
-    def one(self,
-        key:torch.Tensor, # One of `keys`
-    ):
-        "The noise of a single replica: its numbers have no replica axis."
-        new = copy.copy(self)
-        new.keys = key
-        return new
+def _of_one(self,
+    key:torch.Tensor, # One of `keys`
+):
+    "The noise of a single replica: its numbers have no replica axis."
+    new = copy.copy(self)
+    new.keys = key
+    return new
+
+Noise.behind, Noise.one = _behind, _of_one
 
 # %% ../../nbs/models/01_noise.ipynb #0fee4045
 _now = ContextVar('noise', default=None)
@@ -79,6 +82,7 @@ def noisy(
     try: yield
     finally: _now.reset(token)
 
+# %% ../../nbs/models/01_noise.ipynb #04294a4a
 def drops(
     p, # Probability to be dropped; or one for each replica
 )->bool:
@@ -92,6 +96,7 @@ def all_or_none(
     if drops(model.dropout) and isinstance(model.dropout, tuple) and not all(model.dropout):
         refuse(type(model).__name__, 'dropout', model.dropout, 'above 0 for all replicas, or 0 for all: make two experiments')
 
+# %% ../../nbs/models/01_noise.ipynb #9a22171e
 def noise_now()->Noise:
     "The noise of this forward pass; None for none."
     return _now.get()

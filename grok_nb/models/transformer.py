@@ -122,11 +122,11 @@ def _textbook_block(self, p, at, h):
     later = torch.ones(S, S, dtype=torch.bool, device=h.device).triu(1)
     attn = note(f'{at}.attn', scores.masked_fill(later, -torch.inf).softmax(-1))
     z = torch.einsum('rnhqk,rnhke->rnqhe', attn, v).flatten(3)
-    h = note(f'{at}.resid_mid', h + torch.einsum('rnsi,rid->rnsd', z, p[f'{at}.O']))
+    h = note(f'{at}.resid_mid', h + dropout(torch.einsum('rnsi,rid->rnsd', z, p[f'{at}.O']), self.dropout))
     hidden = torch.einsum('rnsd,rdm->rnsm', _norm(p, f'{at}.ln2', h), p[f'{at}.W_in'])
     hidden = note(f'{at}.hidden', _acts[self.act](hidden + p[f'{at}.b_in'][:, None, None]))
     out = torch.einsum('rnsm,rmd->rnsd', hidden, p[f'{at}.W_out'])
-    return note(f'{at}.resid_post', h + out + p[f'{at}.b_out'][:, None, None])
+    return note(f'{at}.resid_post', h + dropout(out + p[f'{at}.b_out'][:, None, None], self.dropout))
 
 # %% ../../nbs/models/08_transformer.ipynb #0a5d74eb
 def _tokens(self, p):
@@ -139,7 +139,7 @@ def _plain(self, params, x):
         x = torch.cat([x, torch.full_like(x[..., :1], E.shape[1])], -1)
         E = torch.cat([E, params['eq'][:, None]], 1)
     replica = torch.arange(len(E), device=x.device)[:, None, None]
-    h = note('embed', E[replica, x] + params['P'][:, None])
+    h = note('embed', dropout(E[replica, x] + params['P'][:, None], self.dropout))
     for i in range(self.depth): h = _textbook_block(self, params, f'blocks.{i}', h)
     h = _norm(params, 'ln', note('resid_final', h))
     if self.read == 'all': return torch.einsum('rnsd,rdo->rnso', h, params['U'])
