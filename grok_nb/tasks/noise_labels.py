@@ -38,7 +38,7 @@ class NoiseLabels(Task):
 
 def _same(name): return property(lambda self: getattr(self.task, name))
 
-for _k in ('vocab', 'length', 'features', 'outputs', 'target', 'ties', 'online'):
+for _k in ('vocab', 'length', 'features', 'shape', 'outputs', 'target', 'target_shape', 'ties', 'online'):
     setattr(NoiseLabels, _k, _same(_k))
 
 # %% ../../nbs/tasks/18_noise_labels.ipynb #28635a57

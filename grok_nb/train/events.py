@@ -105,6 +105,7 @@ def ends_once():
     try: yield _ended.get()
     finally: _ended.reset(token)
 
+# %% ../../nbs/train/16_events.ipynb #739a105c
 @contextmanager
 def blamed():
     "Mark an error in the block as one of those who listen, so that no replica is said to have failed."

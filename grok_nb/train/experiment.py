@@ -16,10 +16,11 @@ import torch
 from ..models.bank import Model
 from ..tasks.config import Config, added, config, lengths, one_of, part, parts, paths, refuse, ruled, to_dict, whole
 from ..tasks.task import Task, check_task
+from .filters import LabelNoise
 from .losses import CrossEntropy, Loss, Metric
 from .optim import Optimiser
 from .penalties import Penalty
-from .probes import Probe
+from .probes import Probe, _name
 
 # %% ../../nbs/train/07_experiment.ipynb #8ab12f3e
 _most_looks = 10**7 # measurements of one run; a list of so many takes a gigabyte
@@ -214,20 +215,22 @@ def _check_parts(exp):
     "Do metrics, conditions, positions and chunks fit the rest?"
     names = ['loss', 'accuracy', *(m.called for m in exp.metrics)]
     for k in names[2:]:
-        if names.count(k) > 1 or k in ('step', 'split', 'replica'):
-            refuse('Experiment', 'metrics', k, 'named differently from each other, and from loss, accuracy, step, split and replica')
+        if names.count(k) > 1 or not _name.fullmatch(k):
+            refuse('Experiment', 'metrics', k, "named differently from each other, and from loss, accuracy, step, split, replica, train and test, with letters, digits, '_', '.', '-', '[' and ']', a letter first")
     for c in exp.keep_at:
         split, name, *_ = parse_condition(c)
         if split and name not in names: refuse('Experiment', 'keep_at', c, 'about ' + ', '.join(names) + ', or what a probe says')
     if exp.task.positions and exp.loss.log:
         refuse('Experiment', 'loss', exp.loss, 'one that is no logarithm, as this task has several targets in an example')
+    if exp.task.target == 'distribution' and any(isinstance(f, LabelNoise) for f in getattr(exp.optim, 'filters', ())):
+        refuse('Experiment', 'optim', exp.optim, 'one without LabelNoise, as the targets are distributions')
     if exp.chunk and not can_be_chunked(exp): refuse('Experiment', 'chunk', exp.chunk, 'None where the loss, a penalty or the optimiser looks at all examples at once')
 
 def can_be_chunked(
     exp, # An experiment
 )->bool:
     "Is its gradient a sum over examples, so that it can be computed some examples at a time?"
-    return not (exp.loss.log or exp.loss.by_batch or exp.loss.activations or any(p.activations for p in exp.penalty))
+    return not (exp.loss.log or exp.loss.by_batch or exp.loss.activations or any(p.sees_batch for p in exp.penalty))
 
 _called = dict(sign='signs: Logistic, Exponential, Hinge, Correlation or MSE',
                real='real numbers: MSE', distribution='distributions: CrossEntropy or MSE', none='none: one of your own',

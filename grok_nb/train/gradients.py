@@ -199,7 +199,7 @@ def has_closed_form(
 )->bool:
     "Can the gradient be worked out by hand, and does that pay?"
     m = exp.model
-    if type(m) not in _by_hand or type(exp.loss) not in _known or any(p.activations for p in exp.penalty): return False
+    if type(m) not in _by_hand or type(exp.loss) not in _known or any(p.sees_batch for p in exp.penalty): return False
     if type(m) is MatrixFactorisation:
         d = bank.params['U'].shape[1] if bank else 0
         # for few entries of a large matrix the model does not compute all of it
@@ -208,9 +208,9 @@ def has_closed_form(
     # for much narrower networks than inputs the model has a better way to multiply
     return not x.is_floating_point() or x.shape[-1] < 64*m.width
 
-def _one_number(bank, y):
+def _one_number(exp, bank, y):
     "Is a target a class, or one number? (Of several, or of a distribution, autograd finds the gradient.)"
-    return y.dim() <= 2 and not (y.is_floating_point() and isinstance(bank.model, MLP) and bank.params[f'W{bank.model.depth}'].shape[-1] > 1)
+    return not exp.task.target_shape and not (y.is_floating_point() and isinstance(bank.model, MLP) and bank.params[f'W{bank.model.depth}'].shape[-1] > 1)
 
 def _with_penalties(exp, params, grads):
     if not exp.penalty: return grads
@@ -227,7 +227,7 @@ def gradients(
 )->tuple: # loss `(R,)`, without penalties; and name -> gradient, with them
     "Loss and gradients of all replicas."
     params = params or bank.trained
-    if not has_closed_form(exp, x, bank) or not _one_number(bank, y): return by_autograd(exp, bank, x, y, params)
+    if not has_closed_form(exp, x, bank) or not _one_number(exp, bank, y): return by_autograd(exp, bank, x, y, params)
     loss, grads = by_hand(exp, bank, x, y, params)
     return loss, _with_penalties(exp, params, grads)
 
@@ -245,7 +245,7 @@ def in_chunks(
     params, n = params or bank.trained, x.shape[-1 - len(exp.task.shape)]
     if rows is None or rows >= n:
         with noisy(noise): return gradients(exp, bank, x, y, params)
-    bare, loss, grads = SimpleNamespace(model=exp.model, loss=exp.loss, penalty=()), 0., {}
+    bare, loss, grads = SimpleNamespace(task=exp.task, model=exp.model, loss=exp.loss, penalty=()), 0., {}
     pieces = zip(x.split(rows, -1 - len(exp.task.shape)), y.split(rows, -1 - len(exp.task.target_shape)))
     for i,(a,b) in enumerate(pieces):
         with noisy(noise and noise.behind(i*rows)): l, g = gradients(bare, bank, a, b, params)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import grok_nb
 from ..tasks.arithmetic import arithmetic
+from ..tasks.config import ConfigError
 from .device import pick_device
 from .events import by_listener, interruptible, send_measurements
 from .experiment import column, is_met, replica_ids
@@ -48,7 +49,8 @@ def is_done(
     if is_finished(replica, exp, weights): return True
     if replica is None or stop == Stop(None, diverged=False): return False
     past = view(replica, exp)
-    at = leaves_at(stop, past)
+    try: at = leaves_at(stop, past)
+    except ConfigError: return False                             # training says so, of this replica
     return at is not None and has_all(replica, exp, int(past['step'][at]), weights)
 
 # %% ../../nbs/train/17_loop.ipynb #5037de16

@@ -29,6 +29,7 @@ class Loss(Config):
     )->torch.Tensor: # `(R,)`
         "The loss of each replica."
         each = self.each(outputs, y)
+        if each.shape[:2] != outputs.shape[:2]: refuse(type(self).__name__, 'each', tuple(each.shape), f'a number for each replica and example, {tuple(outputs.shape[:2])}')
         if each.dim() > 2: each = over_positions(each, y)
         return each.mean(1) if self.reduction == 'mean' else each.sum(1)
 

@@ -30,11 +30,11 @@ class Penalty(Config):
         "What is penalised, before it is multiplied by the weight."
         raise NotImplementedError(f'{type(self).__name__} says neither `of` nor `on`')
 
-    activations = False # Does it look at the batch: inputs, outputs, activations? Yes, if it overrides `on`
+    sees_batch = activations = False # Does it look at the batch, and at activations? Both, if it overrides `on` and does not say `activations = False`
 
     def __init_subclass__(cls, **kw):
         super().__init_subclass__(**kw)
-        if 'on' in vars(cls): cls.activations = vars(cls).get('activations', True)
+        if 'on' in vars(cls): cls.sees_batch, cls.activations = True, vars(cls).get('activations', True)
 
     def on(self,
         batch, # A `Batch`

@@ -226,9 +226,18 @@ def _fresh(self, e):
 
 # %% ../../nbs/train/16_pool.ipynb #e95a32f2
 def _labels(self, y, t):
+    "The targets of this step; noise on them treats all numbers of a target alike."
+    axes = len(self.exp.task.target_shape)
+    if not axes: return _noised(self, y, t)
+    own = y.dim() > 1 + axes
+    flat = y.flatten(int(own))
+    new = _noised(self, flat, t)
+    return y if new is flat else new.view(len(self), *y.shape[int(own):])
+
+def _noised(self, y, t):
     o = self.exp.optim
     if o.own_steps or not isinstance(t, torch.Tensor): return o.labels(y, t, self.exp.init_seeds)
-    if y.dim() == 1 + len(self.exp.task.target_shape): y = y.expand(len(self), *y.shape)
+    if y.dim() == 1: y = y.expand(len(self), *y.shape)
     return torch.cat([s.one.optim.labels(y[i:i + 1], s.clock + 1, s.one.init_seeds)
                       for i,s in enumerate(self.slots)])
 

@@ -46,6 +46,7 @@ def refuse_condition(
     "Refuse a condition on something that is not measured."
     refuse(where, name, text, 'about loss, accuracy, or what the experiment records: ' + (', '.join(said) or 'it has no metrics and no probes'))
 
+# %% ../../nbs/train/15_stop.ipynb #e0531329
 def stop_reason(
     stop:Stop, # The rule
     steps:list, # When a replica was measured
@@ -60,6 +61,7 @@ def stop_reason(
     if late and stop.hopeless and not _meets(stop.hopeless, rows, said): return 'hopeless'
     return 'paused' if stop.until is not None and steps[-1] >= stop.until else ''
 
+# %% ../../nbs/train/15_stop.ipynb #8782561d
 def check_stop(
     where:str, # The command
     stop, # What it was given

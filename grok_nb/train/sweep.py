@@ -54,7 +54,7 @@ def _assemble(experiments, store, failed, stop):
     for k in ('step', 'memorised', 'generalised', 'seconds', *metrics): t[k] = t[k].astype(float)
     wrong = {(i, r) for i,r,_ in failed}
     bad = np.array([(i, r) in wrong for i,r in zip(t.id, t.replica)], bool)
-    t['ended'] = np.where(t.step.isna(), np.where(bad, 'failed', 'missing'), t.ended.fillna('').astype(object))
+    t['ended'] = np.where(bad, 'failed', np.where(t.step.isna(), 'missing', t.ended.fillna('').astype(object)))
     known = find(store, t.key[t.ended == ''].tolist())
     for r in t[t.ended == ''].itertuples(): t.loc[r.Index, 'ended'] = _reason(known[r.key], experiments[r.number], stop)
     t.loc[t.step.notna() & ~np.isfinite(t.train_loss), 'ended'] = 'diverged'

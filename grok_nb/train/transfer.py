@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from ..models.bank import Bank, make_bank
 from ..models.embed import Free, LowRank, inputs
 from ..models.transformer import Transformer
-from ..tasks.config import added, config, one_of, part, refuse, ruled
+from ..tasks.config import added, config, one_of, part, refuse, replica_of, ruled
 from .experiment import Experiment, Start, canonical, parse_condition
 from .members import load_data
 from .run import Run, first_time, open_run
@@ -79,6 +79,10 @@ class Handover(Start):
         return dict(A=A.expand(len(exp), -1, -1))
 
 # %% ../../nbs/train/14_transfer.ipynb #d3964257
+def _first_bank(exp):
+    "The first replica of an experiment as it is drawn, for its shapes."
+    return make_bank(replica_of(exp.model, 0), exp.task, exp.init_seeds[:1])
+
 def _fits(start, exp):
     "Can this experiment begin with that embedding?"
     E, weak = getattr(exp.model, 'embed', None), start.weak
@@ -87,7 +91,7 @@ def _fits(start, exp):
     if len(weak) not in (1, len(exp)):
         allowed = f'one seed, or {len(exp)}: one for each replica'
         refuse('Handover', 'weak.seeds', weak.seeds, allowed)
-    rows, size = embedding_of(make_bank(weak.model, weak.task, weak.init_seeds[:1])).shape[1:]
+    rows, size = embedding_of(_first_bank(weak)).shape[1:]
     if rows != inputs(exp.task):
         allowed = f'one with {inputs(exp.task)} inputs, as the target has'
         refuse('Handover', 'weak.task', weak.task, allowed)
@@ -125,8 +129,7 @@ def _matches(start, exp):
     before = start.before
     if len(before) != len(exp):
         refuse('Continued', 'before.seeds', before.seeds, f'{len(exp)} seeds, as here')
-    old = make_bank(before.model, before.task, before.init_seeds[:1])
-    new = make_bank(exp.model, exp.task, exp.init_seeds[:1])
+    old, new = _first_bank(before), _first_bank(exp)
     shapes = [{k: tuple(v.shape) for k,v in p.items()} for p in (new.params, start.taken(old))]
     if shapes[0] != shapes[1]:
         refuse('Continued', 'model', shapes[0], f'of the shapes that are taken, {shapes[1]}')
@@ -170,7 +173,7 @@ def transfer(
     if not isinstance(weak, Experiment): refuse('transfer', 'weak', weak, 'an Experiment or a Run')
     start = Handover(weak, at, otherwise)
     start = start.but(weak=_keeping(weak, start.at))
-    E = embedding_of(make_bank(weak.model, weak.task, weak.init_seeds[:1]))
+    E = embedding_of(_first_bank(weak))
     low = LowRank(E.shape[2], _size(target), train_A=train_A, train_B=train_B)
     scale = {} if init_scale is None else {'model.scale': init_scale}
     exp = target.but({'model.embed': low, 'start': start, **scale})
