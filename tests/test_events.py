@@ -98,6 +98,19 @@ def test_measurements_come_from_other_processes_on_request(pool, tmp_path):
     assert order[-1] and sum(o is None for o in order) == 0
 
 
+def test_measurements_of_what_others_begin_with_come_too(pool, tmp_path):
+    "Before their ends; not those that were in the store already."
+    for some in (strong[:1], strong):
+        told, order = Counter(), []
+        def hear(event):
+            order.append((event.exp.id, event.run is not None))
+            if event.run is None: told.update((event.exp.id, step, i) for i, step, _ in event.rows())
+        with listening(hear, workers=0.): sweep(some, pool, store=tmp_path, device='cpu', commit_every=0, progress=False)
+        new = [weak, strong[0]] if len(some) == 1 else [strong[1]]
+        assert set(told) == {(e.id, step, i) for e in new for step in range(13) for i in range(3)} and set(told.values()) == {1}
+        for e in new: assert order.index((e.id, True)) > max(j for j, o in enumerate(order) if o == (e.id, False))
+
+
 def test_threads_of_this_process_send_each_measurement_once(tmp_path):
     "Its listeners hear them at once, and so not again from the store."
     told = Counter()

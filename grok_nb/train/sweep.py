@@ -183,7 +183,7 @@ def _since(exp, known, sent):
 
 def _relay(shards, store):
     "A function that sends what others have measured and committed since its last call, and one that hears what this process has sent."
-    exps, sent, due = list({e.id: e for o in shards for e in o.experiments}.values()), {}, 0.
+    exps, sent, due = list({e.id: e for o in shards for x in o.experiments for e in (*_begun_with(x), x)}.values()), {}, 0.
     def relay(at_once=False, quiet=False):
         nonlocal due
         rest, now = relayed_every(), time.monotonic()
