@@ -19,3 +19,8 @@ def __getattr__(name):
     if module is None: raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     found = import_module(module[0])
     return getattr(found, module[1]) if hasattr(found, module[1]) else import_module('.'.join(module))
+
+
+def __dir__():
+    from pathlib import Path
+    return sorted({*globals(), *_where(Path(__file__).with_name('all.py'))})

@@ -2,17 +2,20 @@
 import os
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from configparser import ConfigParser
 from pathlib import Path
 
 import pytest
 
+from grok_nb.all import AdamW, Experiment, Free, MLP, ModularArithmetic, fit, search, sweep, transfer
 from grok_nb.papers.dichotomy_addition import decay_sweep, starts
 from grok_nb.papers.dichotomy_noise import at_rate, noisy, rates
-from grok_nb.papers.ledger import claims, known_claims, load_chapters, settings
+from grok_nb.papers.ledger import Claim, Evidence, claims, examine, known_claims, load_chapters, settings
 from grok_nb.analysis.predict import shape_check
 from grok_nb.papers.reproduce import read_claims
 from grok_nb.tasks.config import from_dict, lengths, to_dict
+from grok_nb.train.events import listening
 from grok_nb.train.presets import preset
 from grok_nb.train.runs import runs
 from waiting import forked, until
@@ -100,6 +103,24 @@ def stopped(folder, sign, most, *words):
     assert list(read_claims(folder/'out')) == [('trial:1-quick', 'smoke')]
     assert before < step(folder) <= most
     return p.exitcode, err
+
+
+@pytest.mark.parametrize('how', ['fit', 'sweep', 'sweep with an executor', 'search', 'transfer'])
+def test_a_judge_whose_training_was_stopped_gives_no_verdict(how, tmp_path):
+    "Whichever call trains: the interrupt goes on, so nothing is judged by half of a run."
+    weak = preset('parity').but(steps=10**7, keep=0, n=20, width=16, seeds=2)
+    added = Experiment(ModularArithmetic(p=7), MLP(width=8, embed=Free(3)), AdamW(.01), steps=10**7)
+    do = {'fit': lambda: fit(weak, tmp_path),
+          'sweep': lambda: sweep(weak.grid(lr=[.1, .2]), store=tmp_path, progress=False),
+          'sweep with an executor': lambda: sweep([weak], ThreadPoolExecutor(1), store=tmp_path, progress=False),
+          'search': lambda: search(weak, {'optim.lr': [.1, .2]}, 2, store=tmp_path),
+          'transfer': lambda: fit(transfer(added, added.but({'model.embed': Free(6)})), tmp_path)}[how]
+    def judge(at): do(); return Evidence({}, holds=True)
+    asked = []
+    def ask(exp, step):
+        asked.append(step)
+        return 'stop' if len(asked) > 4 else ''
+    with listening(ask=ask), pytest.raises(KeyboardInterrupt): examine(Claim('trial:x', 'something', judge))
 
 
 def test_reproduce_goes_on_where_it_was_stopped(trial):

@@ -57,14 +57,15 @@ def test_the_end_of_what_others_begin_with_is_told(executor, tmp_path):
     assert heard(fit, merged, tmp_path/'fit', device='cpu')[1:] == (once(weak, strong[0], merged), True)
 
 
-def test_a_stopped_sweep_tells_of_what_is_done(executor, tmp_path):
-    "They share replicas, and so a shard."
+def test_a_stopped_sweep_tells_of_what_is_done_and_of_what_was_begun(executor, tmp_path):
+    "They share replicas, and so a shard; a third one waits in another."
     long, count = weak.but(steps=10**7), []
     def ask():
         count.append(set(runs(tmp_path).query('finished').id) if len(count) % 50 == 0 or executor else set())
         return 'stop' if weak.id in count[-1] else ''
-    result, ends, done = heard(sweep, [weak, long], executor, store=tmp_path, device='cpu', commit_every=0, ask=ask)
-    assert result.stopped and ends == once(weak) and done
+    result, ends, _ = heard(sweep, [weak, long], executor, store=tmp_path, device='cpu', commit_every=0, ask=ask)
+    assert result.stopped and ends == once(weak, long)
+    assert open_run(weak, tmp_path).finished and open_run(long, tmp_path).interrupted
 
 
 def test_a_search_tells_of_a_point_when_it_is_dropped_or_done(executor, tmp_path):

@@ -56,5 +56,11 @@ def test_every_public_name_comes_alone():
     assert said(f"{code}; import grok_nb.all as a; print(*[k for k in a.__all__ if getattr(grok_nb, k) is not getattr(a, k)])") == []
 
 
+def test_all_names_are_offered_before_they_are_imported():
+    "As a shell does for grok_nb.<Tab>."
+    code = "import sys, grok_nb; print('fit' in dir(grok_nb), 'Experiment' in dir(grok_nb), 'pandas' in sys.modules)"
+    assert said(code) == ['True', 'True', 'False']
+
+
 def test_an_unknown_name_is_refused():
     with pytest.raises(ImportError, match="cannot import name 'nothing_such'"): exec('from grok_nb import nothing_such')

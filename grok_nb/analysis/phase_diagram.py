@@ -48,7 +48,7 @@ def replica_phases(
 
 def _still_there(f, right, threshold):
     "Refuse a threshold that replicas could not reach since they were let go below it."
-    gone = f.test_accuracy[(f.ended == 'generalised') & right.isna()]
+    gone = f.test_accuracy[f.ended.isin(('generalised', 'met')) & right.isna()]
     if gone.empty: return
     refuse('replica_phases', 'threshold', threshold, f'at most {gone.min():.4g}, where the sweep let networks go')
 

@@ -41,7 +41,7 @@ class Measurement:
 # %% ../../nbs/train/16_events.ipynb #5504da39
 @dataclass
 class End:
-    "The end of an experiment: it is finished, or was let go by a rule."
+    "The end of an experiment: it is finished, was let go by a rule, or was stopped (`run.interrupted`)."
     exp:Experiment # What was trained
     run:object # Its `Run`
 
@@ -110,7 +110,7 @@ def ends_once():
 def blamed():
     "Mark an error in the block as one of those who listen, so that no replica is said to have failed."
     try: yield
-    except Exception as e: e.by_listener = True; raise
+    except (Exception, KeyboardInterrupt) as e: e.by_listener = True; raise
 
 def by_listener(
     error:Exception, # Any

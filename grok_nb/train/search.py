@@ -161,7 +161,7 @@ def _check_rule(exp, rule, when, kw):
     if 'stop' in kw: refuse('search', 'stop', kw['stop'], 'left out: a point leaves when it meets `rule`, or when others do better')
 
 def _halve(study, alive, points, when, rungs, ended, kw):
-    "Train some points in rounds, each longer and with fewer of them; the end of a point is told when it is dropped or done."
+    "Train some points in rounds, each longer and with fewer of them; the end of a point is told when it is dropped, done or stopped."
     out, later = [], {points[n][0].id for n in alive} - ended
     ended |= later
     for at in rungs:
@@ -170,9 +170,9 @@ def _halve(study, alive, points, when, rungs, ended, kw):
         result = sweep(exps, stop=Stop(when, until=None if at == rungs[-1] else at), **dict(progress=False) | kw)
         if result.frame.step.isna().all() and len(result.failed): raise RuntimeError(f'search: no point could be trained: {result.failed.error[0]}')
         out.append(dict(until=at, points=len(alive), taken=result.taken, result=result))
-        if result.stopped: raise KeyboardInterrupt('search: stopped; the same call goes on from here')
-        stay = _round(study, alive, result, when, at, at == rungs[-1])
+        stay = {} if result.stopped else _round(study, alive, result, when, at, at == rungs[-1])
         over = {points[n][0].id: points[n][0] for n in alive if n not in stay}
         for id in [i for i in over if i in later and is_heard()]: ended.discard(id); _tell_end(over[id], result.store)
+        if result.stopped: raise KeyboardInterrupt('search: stopped; the same call goes on from here')
         later, alive = later - over.keys(), stay
     return out

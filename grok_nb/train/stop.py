@@ -52,11 +52,11 @@ def stop_reason(
     steps:list, # When a replica was measured
     rows:list, # (train loss, test loss, train accuracy, test accuracy) of each measurement
     said:list=(), # Other metrics and answers of probes at each measurement: name -> number
-)->str: # 'generalised', 'diverged', 'hopeless', 'paused', or '' to go on
+)->str: # 'generalised', 'met', 'diverged', 'hopeless', 'paused', or '' to go on
     "The reason for which a replica leaves after its last measurement."
     if not steps: return ''
     if stop.diverged and not math.isfinite(rows[-1][0]): return 'diverged'
-    if stop.generalised and _meets(stop.generalised, rows[-1:], said[-1:]): return 'generalised'
+    if stop.generalised and _meets(stop.generalised, rows[-1:], said[-1:]): return 'generalised' if stop.generalised.startswith('test ') else 'met'
     late = stop.after is not None and steps[-1] >= stop.after
     if late and stop.hopeless and not _meets(stop.hopeless, rows, said): return 'hopeless'
     return 'paused' if stop.until is not None and steps[-1] >= stop.until else ''

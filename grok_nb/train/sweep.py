@@ -288,21 +288,20 @@ def _begun_with(exp):
     for e in vars(exp.start).values() if exp.start is not None else ():
         if isinstance(e, Experiment): yield from _begun_with(e); yield e
 
-def _tell_end(exp, store, others=(), ended=True):
-    "Send the end of a run, after others that it begins with; see first whether it has ended if that is not known."
-    try: run = Run(exp, store)
-    except StoreError: return                                    # it failed: `.failed` says so
-    if not ended and run.interrupted: return
+def _tell_end(exp, store, others=()):
+    "Send the end of a run, after others that it begins with."
     for e in others: _tell_end(e, store)
+    try: run = Run(exp, store)
+    except StoreError: return                                    # it failed, which `.failed` says, or was never begun
     send(End(exp, run))
 
 def _tell_ends(ends, said, shards, store, stopped=False):
-    "Send the end of each experiment, once, that is through with all its shards; of a sweep that was stopped, also where others of a shard are not."
+    "Send the end of each experiment, once, that is through with all its shards; and of all others that were begun, if the sweep was stopped."
     if not is_heard(): return
     open = {o.id for o in shards} - {s['id'] for s in said if not s['stopped']}
     waits, mine = ({e.id for o in shards if o.id in some for e in o.experiments} for some in (open, {o.id for o in shards}))
     for id in [i for i in ends if stopped or i not in waits]:
-        _tell_end(exp := ends.pop(id), store, _begun_with(exp) if id in mine else (), id not in waits)
+        _tell_end(exp := ends.pop(id), store, _begun_with(exp) if id in mine else ())
 
 # %% ../../nbs/train/18_sweep.ipynb #b603260e
 def _check(experiments):
@@ -346,6 +345,8 @@ def sweep(
 )->SweepResult:
     "Train many experiments; Ctrl-C returns what was done so far, and the next call goes on."
     check_stop('sweep', stop)
+    if executor is not None and (not hasattr(executor, 'submit') or hasattr(executor, 'get_executor')):
+        refuse('sweep', 'executor', executor, 'None, or an executor as in concurrent.futures (of a Dask client: client.get_executor())')
     some, stop, begun = _check(experiments), stop or Stop(None), time.monotonic()
     store = store if isinstance(store, Store) else Store(store)
     pairs = all_replicas(some)
@@ -368,7 +369,9 @@ def sweep(
             stopped = any(s['stopped'] for s in said)
             _tell_ends(ends, said, shards, store, stopped)
         news(all=True)
-    except KeyboardInterrupt: stopped = True                 # a second one: the first lets shards end by themselves
+    except KeyboardInterrupt as e:                           # a second one: the first lets shards end by themselves
+        if by_listener(e): raise
+        stopped = True
     finally:
         work.close()
         bar.close()
