@@ -251,5 +251,5 @@ def in_chunks(
         with noisy(noise and noise.behind(i*rows)): l, g = gradients(bare, bank, a, b, params)
         share = 1. if exp.loss.reduction == 'sum' else a.shape[-1 - len(exp.task.shape)]/n
         loss = loss + share*l
-        for k,v in g.items(): grads[k] = v.mul_(share) if k not in grads else grads[k].add_(v, alpha=share)
+        for k,v in g.items(): grads[k] = v*share if k not in grads else grads[k].add_(v, alpha=share)
     return loss, _with_penalties(exp, params, grads)
