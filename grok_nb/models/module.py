@@ -135,17 +135,40 @@ def _normal(input, running_mean, running_var, weight=None, bias=None, training=F
     x = x if weight is None else x*wide(weight)
     return x if bias is None else x + wide(bias)
 
+_convolutions = {getattr(F, f'conv{t}{k}d') for t in ('', '_transpose') for k in (1, 2, 3)}
+
+class _Alone(torch.autograd.Function):
+    "A function computed for one replica after another: PyTorch convolves many at once in ways that hang on how many they are."
+    @staticmethod
+    def forward(f, *tensors): return f(*tensors)
+    @staticmethod
+    def setup_context(ctx, inputs, output): pass
+    @staticmethod
+    def vmap(info, in_dims, f, *tensors):
+        def of(t, d, r): return t if d is None else t.select(d, r).contiguous()
+        out = [f(*(of(t, d, r) for t,d in zip(tensors, in_dims[1:]))) for r in range(info.batch_size)]
+        return torch.stack([o.flatten() for o in out]).view(-1, *out[0].shape), 0                 # so that gradients come back in one layout
+
+_rounding = {F.silu, F.softplus, F.elu, F.selu, F.celu, F.gelu, F.mish, F.sigmoid, torch.sigmoid, torch.Tensor.sigmoid, torch.sinh, torch.Tensor.sinh}
+
+def _padded(f, input, *args, **kwargs):
+    "A function of each number, which PyTorch rounds in another way for the last few of a tensor: these are others."
+    n = input.numel()
+    return f(F.pad(input.flatten(), (0, 16 + -n % 16)), *args, **kwargs)[:n].view(input.shape)
+
 class _Dropping(TorchFunctionMode):
-    "Dropout takes its mask from the noise of one replica."
+    "Dropout takes its mask from the noise of one replica; what PyTorch computes in another way in company is computed in one."
     def __init__(self, noise, rows=None, p=None):
         super().__init__()
-        self.noise, self.rows, self.p, self.asked, self.attended = noise, rows, p, False, False     # with `p` given, all drop so much
+        self.noise, self.rows, self.p, self.asked, self.other = noise, rows, p, False, False     # with `p` given, all drop so much
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if func in _drops: return self.drop(*args, **kwargs, together=_drops[func])
         if func is F.batch_norm: return _normal(*args, **kwargs)
         if func is F.scaled_dot_product_attention: return self.attend(*args, **kwargs)
+        if func in _convolutions: return self.convolve(func, *args, **kwargs)
+        if func in _rounding: self.other = True; return _padded(func, *args, **kwargs)
         if func is not _heads: return func(*args, **kwargs)
         with self: return _inside(*args, **kwargs)                             # which would leave this mode
 
@@ -156,8 +179,12 @@ class _Dropping(TorchFunctionMode):
         kept = self.noise.uniform(axes, self.rows).view(*axes, *[1]*together) >= p
         return input*kept/(1 - p or 1)
 
+    def convolve(self, f, input, weight, bias=None, *args, **kwargs):
+        self.other = True
+        return _Alone.apply(lambda x, w, b=None: f(x, w, b, *args, **kwargs), input, weight, *([] if bias is None else [bias]))
+
     def attend(self, query, key, value, attn_mask=None, dropout_p=0., is_causal=False, scale=None, enable_gqa=False):
-        self.attended = True                   # by its definition, which vmap follows without a loop
+        self.other = True                   # by its definition, which vmap follows without a loop
         if enable_gqa: key, value = (v.repeat_interleave(query.shape[-3]//v.shape[-3], -3) for v in (key, value))
         a = query @ key.mT*(query.shape[-1]**-.5 if scale is None else scale)
         if is_causal: attn_mask = torch.ones(a.shape[-2:], dtype=torch.bool, device=a.device).tril()
@@ -356,13 +383,13 @@ def _traits(model, sizes):
         noise = None if first is None else Noise(torch.tensor(0), 0, first)
         mode, count = _Dropping(noise, len(x), .5), _Counting()
         with torch.no_grad(), drawing(generator('check')), mode, count: out = _outputs(model, m.train(first is not None), x)
-        asked.append((mode.asked, mode.attended)); seen.append(count.seen)
+        asked.append((mode.asked, mode.other)); seen.append(count.seen)
         return out
     def same(a, b): return torch.allclose(a, b, rtol=1e-3, atol=1e-4, equal_nan=True)
     alone = same(tried(x)[:3], tried(x[:3]))
     parts = same(tried(x, 0), torch.cat([tried(x[:3], 0), tried(x[3:], 3)]))
-    drops, attended = map(any, zip(*asked))
-    return _Traits(drops, drops or attended or not alone, not alone, alone and parts, max((a - b)//5 for a,b in zip(*seen[:2])))
+    drops, other = map(any, zip(*asked))
+    return _Traits(drops, drops or other or not alone, not alone, alone and parts, max((a - b)//5 for a,b in zip(*seen[:2])))
 
 @lru_cache(64)
 def _accept(model, sizes, positions=()):
