@@ -27,6 +27,8 @@ class Difference(Model):
 
     def forward(self, params, x): return _subtract(self, params, x, self.model.forward)
     def plain(self, params, x): return _subtract(self, params, x, self.model.plain)
+    def by_batch(self, params): return self.model.by_batch(copy_of(params, 'a'))
+    def in_pieces(self, params): return self.model.in_pieces(copy_of(params, 'a'))
 
     def neurons(self, params):
         a, b = (self.model.neurons(copy_of(params, c)) for c in 'ab')

@@ -31,6 +31,9 @@ class Linearised(Model):
         if self.origin == 'zero': return one
         return {k: v if k in self.frozen else torch.zeros_like(v) for k,v in one.items()}
 
+    def by_batch(self, params): return self.model.by_batch(params)
+    def in_pieces(self, params): return self.model.in_pieces(params)
+
 # %% ../../nbs/models/13_linearised.ipynb #7a0ff921
 def _tangent(self, params, x):
     "The value at the start plus the derivative along the way from there."

@@ -64,6 +64,8 @@ class Scaled(Model):
 
     def forward(self, params, x): return _scaled(self, params, x, self.model.forward)
     def plain(self, params, x): return _scaled(self, params, x, self.model.plain)
+    def by_batch(self, params): return self.model.by_batch(params)
+    def in_pieces(self, params): return self.model.in_pieces(params)
 
 # %% ../../nbs/models/11_scaled.ipynb #a3d1511b
 def _init(self, task, g):
