@@ -14,7 +14,7 @@ from ..models.bank import Bank, rows_at_once
 from ..models.diagonal import DiagonalNet
 from ..models.tables import spectrum
 from ..tasks.config import Config, config, one_of, real, refuse, whole
-from ..tasks.task import Task
+from ..tasks.task import Task, ignored
 from .filters import log_time
 
 # %% ../../nbs/train/06_probes.ipynb #7764e69b
@@ -100,17 +100,17 @@ class Norms(Probe):
 
 # %% ../../nbs/train/06_probes.ipynb #83085590
 def output_margins(
-    outputs:torch.Tensor, # `(R, n, outputs)`
-    y:torch.Tensor, # targets `(n,)` or `(R, n)`
+    outputs:torch.Tensor, # `(R, n, outputs)`, or `(R, n, ..., outputs)`
+    y:torch.Tensor, # targets `(n, ...)` or `(R, n, ...)`
     target:str, # 'class' or 'sign'
-)->torch.Tensor: # `(R, n)`
+)->torch.Tensor: # `(R, n)`, or `(R, n, ...)` with a margin for each position; infinite where there is no target
     "The margin of each example."
     allowed = "'class' or 'sign': a value has no margin"
     if target not in ('class', 'sign'): refuse('output_margins', 'target', target, allowed)
     if target == 'sign': return outputs[..., 0]*y
-    y = y.expand(outputs.shape[:2])[..., None]
-    best = outputs.scatter(2, y, -torch.inf).amax(2, keepdim=True)
-    return (outputs.gather(2, y) - best)[..., 0]
+    told, y = y != ignored, y.clamp(min=0).expand(outputs.shape[:-1])[..., None]
+    best = outputs.scatter(-1, y, -torch.inf).amax(-1, keepdim=True)
+    return torch.where(told, (outputs.gather(-1, y) - best)[..., 0], torch.inf)
 
 @config
 class Margin(Probe):
@@ -120,7 +120,7 @@ class Margin(Probe):
     def __call__(self, snapshot):
         each = output_margins(snapshot.outputs(self.split), snapshot.data[self.split][1], snapshot.task.target)
         none = each.new_full((len(each),), torch.nan)
-        q, L = each.amin(1) if each.shape[1] else none, snapshot.bank.model.degree
+        q, L = each.flatten(1).amin(1) if each.shape[1] else none, snapshot.bank.model.degree
         more = {} if L is None else {f'normalised.{self.split}': q/snapshot.theta.norm(dim=1)**L}
         return {f'margin.{self.split}': q} | more
 
