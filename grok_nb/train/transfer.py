@@ -15,7 +15,7 @@ from ..models.embed import Free, LowRank, inputs
 from ..models.transformer import Transformer
 from ..tasks.config import added, config, one_of, part, refuse, replica_of, ruled
 from .experiment import Experiment, Start, canonical, parse_condition
-from .members import load_data
+from .members import examples_in, load_data
 from .run import Run, first_time, open_run
 
 # %% ../../nbs/train/14_transfer.ipynb #125bc767
@@ -230,7 +230,7 @@ def _stage(run, name, steps, arrived, replicas):
     "The cost of one stage for each of some replicas."
     exp, n = run.config, len(run.config)
     each, once = forward_flops(exp.model, exp.task)
-    rows = exp.batch or load_data(exp, 'meta')['train'][1].shape[-1]
+    rows = exp.batch or examples_in(exp.task, load_data(exp, 'meta')['train'][0])
     spent = np.array(steps, float)
     return pd.DataFrame(dict(
         replica=replicas, stage=name, steps=steps, arrived=arrived,
