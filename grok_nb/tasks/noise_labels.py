@@ -9,13 +9,13 @@ __all__ = ['NoiseLabels']
 import torch
 from .config import config, part, refuse
 from .seeds import generator
-from .task import Sampled, Task
+from .task import Sampled, Task, as_examples
 
 # %% ../../nbs/tasks/18_noise_labels.ipynb #8964369d
 def _others(task, n, g, data_seed):
     "Labels of n examples drawn for nothing else."
-    if isinstance(task, Sampled): return task.draw(n, g, data_seed)[1]
-    y = task.examples()[1]
+    if isinstance(task, Sampled): return as_examples(task, task.draw(n, g, data_seed))[1]
+    y = as_examples(task, task.examples())[1]
     return y[torch.randint(len(y), (n,), generator=g)]
 
 # %% ../../nbs/tasks/18_noise_labels.ipynb #59563d94
@@ -51,7 +51,7 @@ def _draw(self,
     "Fresh examples."
     if not isinstance(self.task, Sampled):
         refuse('NoiseLabels', 'task', self.task, 'one whose examples are drawn')
-    x, y = self.task.draw(n, g, data_seed, clean)
+    x, y = as_examples(self.task, self.task.draw(n, g, data_seed, clean))
     return x, y if clean else _others(self.task, n, g, data_seed)
 
 def _pack(self, n, g, data_seed=0): return self.draw(n, g, data_seed)
