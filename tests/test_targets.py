@@ -1,9 +1,15 @@
 "Targets, outputs, losses, penalties and metrics of every shape that an experiment may ask for, and those it may not."
 import pytest
 import torch
-from grok_nb.all import (AdamW, CrossEntropy, Experiment, Logistic, Loss, Metric, MLP, ModularArithmetic, MSE, Penalty, Sampled, Task, config, fit,
-                         gpt, network)
+from grok_nb.all import (AdamW, CrossEntropy, Difference, Experiment, Logistic, Loss, Margin, Metric, MLP, ModularArithmetic, MSE, NoiseLabels, Penalty,
+                         SGD, Sampled, Task, config, costs, fit, gpt, network)
 from grok_nb.tasks.config import ConfigError, real, whole
+from grok_nb.models.bank import make_bank
+from grok_nb.models.linearised import Linearised
+from grok_nb.models.noise import Noise, noisy
+from grok_nb.models.scaled import Scaled as Times
+from grok_nb.train.gradients import gradients
+from same import tensors
 from torch import nn
 
 add = Experiment(ModularArithmetic(p=11, train_frac=.7), MLP(width=16, act='square'), AdamW(.01, wd=1.), steps=12, seeds=2)
@@ -141,3 +147,112 @@ class Pairs(Task):
 @pytest.mark.parametrize('model', [MLP(width=4), gpt(d=8, heads=2, mlp=8)])
 def test_tokens_with_two_axes_need_a_module(model, tmp_path):
     with pytest.raises(ConfigError, match=r'shape=\(2, 2\) is not allowed'): trained(add.but(task=Pairs(), model=model), tmp_path)
+
+
+@config
+class Largest(Scaled):
+    "At each position but the first which number is largest."
+    target, target_shape = 'class', (5,)
+    def of(self, x): return x.argmax(-1).index_fill(1, torch.tensor([0]), -100)
+
+
+@pytest.mark.parametrize('task, loss', [(Largest(), CrossEntropy()), (Signs(), Logistic())])
+def test_a_margin_at_positions(task, loss, tmp_path):
+    "The smallest of all positions that have a target."
+    run = trained(Experiment(task, linear(), AdamW(.01), loss=loss, steps=2, seeds=2, probes=(Margin('test'),)), tmp_path)
+    x, y = task.data('test')
+    f = run.at()(x)
+    if task.target == 'sign': own = f[..., 0]*y
+    else:
+        x, y, f = x[:, 1:], y[:, 1:], f[:, :, 1:]
+        right = torch.nn.functional.one_hot(y, 3).bool().expand(f.shape)
+        own = f.masked_fill(~right, 0).sum(-1) - f.masked_fill(right, -torch.inf).amax(-1)
+    torch.testing.assert_close(torch.tensor(run.probes[run.probes.step == 2]['margin.test'].to_numpy()), own.flatten(1).amin(1).detach(), check_dtype=False)
+
+
+def test_a_step_costs_its_examples(tmp_path):
+    "Not the positions of one."
+    exp = Experiment(Scaled(), linear(), AdamW(.01), loss=MSE(), steps=4)
+    whole, batch = (costs(trained(e, tmp_path), 'test loss <= 0').total[0] for e in (exp, exp.but(batch=20)))
+    assert whole == batch
+
+
+@network
+def sum_of_two(sizes):
+    "Two matrices that are added, and a number that is added to all outputs."
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = (nn.Parameter(torch.randn(3, 3)) for _ in range(3))
+        def forward(self, x): return x @ (self.a + self.b) + self.c.sum()
+    return Two()
+
+
+def test_pieces_of_a_gradient_that_two_parameters_share(tmp_path):
+    exp = Experiment(Scaled(), sum_of_two(), SGD(.1), loss=MSE(), steps=5, seeds=2)
+    whole, pieces = (trained(e, tmp_path).at().params for e in (exp, exp.but(chunk=3)))
+    for k in 'abc': torch.testing.assert_close(pieces[k], whole[k])
+
+
+@config
+class Pictures(Scaled):
+    "Is the mean of a picture far from zero?"
+    shape, target, target_shape, outputs = (2, 6, 6), 'class', (), 2
+    def of(self, x): return (x.mean((1, 2, 3)).abs() > .1).long()
+
+
+LAYERS = {
+    'convolutions': lambda: [nn.Conv2d(2, 3, 3, padding='same', dilation=2), nn.ReLU(), nn.Conv2d(3, 5, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(20, 2)],
+    'of lines': lambda: [nn.Flatten(2), nn.Conv1d(2, 3, 5, stride=2, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(48, 2)],
+    'transposed': lambda: [nn.ConvTranspose2d(2, 3, 2, stride=2), nn.Tanh(), nn.AvgPool2d(4), nn.Flatten(), nn.Linear(27, 2)],
+    'activations': lambda: [nn.Flatten(), nn.Linear(72, 5), nn.SiLU(), nn.Linear(5, 7), nn.Softplus(), nn.Linear(7, 3), nn.ELU(), nn.Sigmoid(), nn.GELU(), nn.Mish(), nn.Linear(3, 2)],
+}
+
+
+@network
+def layers(sizes, which='convolutions'): return nn.Sequential(*LAYERS[which]())
+
+
+@pytest.mark.parametrize('which', LAYERS)
+def test_a_module_is_the_same_in_any_company(which):
+    "Outputs, loss and gradients, whether data are shared or each replica has its own."
+    exp, (x, y) = Experiment(Pictures(), layers(which), AdamW(), seeds=6), Pictures().data('train')
+    def computed(R, own):
+        bank = make_bank(exp.model, exp.task, range(R))
+        for p in bank.trained.values(): p.requires_grad_()
+        a, b = (t.expand(R, *t.shape).contiguous() if own else t for t in (x, y))
+        with noisy(Noise(torch.arange(R), 3)): loss, grads = gradients(exp, bank, a, b)
+        return grads | dict(loss=loss, outputs=bank(a).detach())
+    all_of_them = computed(6, True)
+    for R in (1, 2, 3, 5):
+        for own in (True, False): tensors(computed(R, own), {k: v[:R] for k, v in all_of_them.items()}, (which, R, own))
+
+
+@network
+def normal(sizes): return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, sizes.outputs))
+
+
+@pytest.mark.parametrize('wrap', [lambda m: m, Difference, lambda m: Times(m, 2.), Linearised], ids=['itself', 'difference', 'scaled', 'linearised'])
+def test_what_compares_examples_is_known_through_a_wrapper(wrap, tmp_path):
+    exp = Experiment(Sum(), wrap(normal()), AdamW(.01), loss=MSE(), steps=2)
+    banks = [make_bank(wrap(m), exp.task) for m in (normal(), MLP(width=4))]
+    assert [b.model.by_batch(b.params) for b in banks] == [True, False]
+    with pytest.raises(ConfigError, match='chunk=10 is not allowed'): trained(exp.but(chunk=10), tmp_path)
+
+
+@config
+class Drawn(Sum):
+    "Inputs and targets that are no tensors, or no targets."
+    kind:int = whole(0)
+    @property
+    def target(self): return ('real', 'none')[self.kind]
+    def draw(self, n, g, data_seed=0, clean=False):
+        x, y = super().draw(n, g, data_seed, clean)
+        return x.numpy(), None if self.kind else y.numpy()
+
+
+@pytest.mark.parametrize('kind, loss', [(0, MSE()), (1, Reconstruction())])
+@pytest.mark.parametrize('more', [dict(), dict(train=None, batch=6)])
+def test_noise_labels_of_what_is_no_tensor(kind, loss, more, tmp_path):
+    task = NoiseLabels(Drawn(kind=kind, **{k: v for k, v in more.items() if k == 'train'}))
+    assert trained(Experiment(task, MLP(width=4), AdamW(.01), loss=loss, steps=3, batch=more.get('batch')), tmp_path).finished
