@@ -204,7 +204,7 @@ class Pictures(Scaled):
 LAYERS = {
     'convolutions': lambda: [nn.Conv2d(2, 3, 3, padding='same', dilation=2), nn.ReLU(), nn.Conv2d(3, 5, 3), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(20, 2)],
     'of lines': lambda: [nn.Flatten(2), nn.Conv1d(2, 3, 5, stride=2, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(48, 2)],
-    'transposed': lambda: [nn.ConvTranspose2d(2, 3, 2, stride=2), nn.Tanh(), nn.AvgPool2d(4), nn.Flatten(), nn.Linear(27, 2)],
+    'transposed': lambda: [nn.ConvTranspose2d(2, 3, 2, stride=2), nn.BatchNorm2d(3, track_running_stats=False), nn.AvgPool2d(4), nn.Flatten(), nn.Linear(27, 2)],
     'activations': lambda: [nn.Flatten(), nn.Linear(72, 5), nn.SiLU(), nn.Linear(5, 7), nn.Softplus(), nn.Linear(7, 3), nn.ELU(), nn.Sigmoid(), nn.GELU(), nn.Mish(), nn.Linear(3, 2)],
 }
 

@@ -195,23 +195,23 @@ class _Dropping(TorchFunctionMode):
 def _run(model, params, x, look=False):
     "Outputs of a bank, and with `look` what every submodule gave."
     sizes, noise = _from_shapes(params), noise_now()
-    m, drops, ours = _template(model, sizes, get_ident()), *_traits(model, sizes)[:2]
+    m, drops, ours, by_batch = _template(model, sizes, get_ident()), *_traits(model, sizes)[:3]
     if m.training != (noise is not None): m.train(noise is not None)
     def one(named, x, key):
         dropped = _Dropping(noise and noise.one(key), len(x)) if ours else nullcontext()
         with _watched(m if look else None) as seen, dropped: out = functional_call(m, named, (x,))
         return out, dict(seen)
     named, own, key = _named(m, params), x.dim() > 1 + len(sizes.shape), noise.keys if drops and noise else None
-    if lone := _lone(named, x.shape[int(own)]):
+    if lone := _lone(named, x.shape[int(own)], by_batch):
         named, x = {k: v.expand(2, *v.shape[1:]) for k,v in named.items()}, x.expand(2, *x.shape[1:]) if own else x
         key = key if key is None else key.expand(2)
     out, seen = torch.vmap(one, in_dims=(0, 0 if own else None, None if key is None else 0))(named, x, key)
     if lone: out, seen = out[:1], {k: v[:1] for k,v in seen.items()}
     return (out[..., None] if out.dim() == 2 else out), seen
 
-def _lone(named, n):
-    "Would PyTorch multiply a single matrix by a vector here, in an order of its own? Then it is computed twice, see `product`."
-    return len(next(iter(named.values()))) == 1 and (n == 1 or any(1 in v.shape[1:] for v in named.values()))
+def _lone(named, n, by_batch):
+    "Would PyTorch multiply a single matrix by a vector here, or normalise a single batch, in an order of its own? Then it is computed twice, see `product`."
+    return len(next(iter(named.values()))) == 1 and (n == 1 or by_batch or any(1 in v.shape[1:] for v in named.values()))
 
 @contextmanager
 def _watched(m):
