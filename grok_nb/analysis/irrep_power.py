@@ -105,7 +105,7 @@ def irrep_purity(
 # %% ../../nbs/analysis/13_irrep_power.ipynb #8c2cbffd
 def plot_irrep_purity(
     source, # A `Run`, a `Bank`, a tensor, or a frame of `irrep_purity`
-    steps:list=None, # Which moments of a run; the first and the last if left out
+    steps:list=None, # Which kept steps of a run; the first and the last if left out
     ax=None, # Where to draw; a new figure if left out
     **kw, # Passed to `irrep_purity`
 ):
@@ -147,7 +147,7 @@ def irrep_counts(
 def plot_irreps(
     source, # A `Run`, a `Bank`, or a frame of `irrep_counts`
     group=None, # The group; that of the run's task if left out
-    steps:list=None, # Which moments of a run; the last if left out
+    steps:list=None, # Which kept steps of a run; the last if left out
     value:str='neurons', # What to show: 'neurons' or 'weight'
     ax=None, # Where to draw; a new figure if left out
     **kw, # Passed to `irrep_counts`

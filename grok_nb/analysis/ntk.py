@@ -10,7 +10,7 @@ __all__ = ['kinds', 'jacobian', 'has_formula', 'ntk', 'ntk_features', 'centre', 
 import matplotlib.pyplot as plt
 import pandas as pd
 import torch
-from .frames import frame, moments
+from .frames import frame, kept_banks
 from ..style import sns, use_style
 from ..models.bank import Bank, Model
 from ..models.kernel import one_vs_rest
@@ -307,7 +307,7 @@ def kernel_path(
     if not isinstance(source, (Run, Bank)):
         refuse('kernel_path', 'source', type(source).__name__, 'a Run or a Bank')
     parts, before, start = [], None, None
-    for step,bank in moments(source, steps):
+    for step,bank in kept_banks(source, steps):
         K = ntk(bank, x, kind=kind, rows=rows)
         start = K if start is None else start
         f = frame(_state(K, y) | _change(K, before, start, centred), replica=range(len(bank)))

@@ -68,7 +68,7 @@ def _(at):
     exp = sitting(at)
     run, weak = fit(exp), fit(exp.start.weak)
     steps = weak.first(exp.start.at).fillna(exp.start.weak.steps)
-    tables = weak.moments([int(s) for s in steps]).params['E']
+    tables = weak.at_steps([int(s) for s in steps]).params['E']
     start, end = run.at(0), run.at()
     off = float((start.params['A'] - tables).abs().max())
     moved = {k: round(float((end.params[k] - v).norm()/v.norm()), 3)

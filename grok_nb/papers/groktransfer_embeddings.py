@@ -375,7 +375,7 @@ def by_scale(
     "Waits and rises with the initial scale, and how far the kernel had turned when it was fitted."
     t, x = rises(run), data_of(run)[0][:64]
     t.insert(0, 'scale', run.config.model.scale)
-    first, fitted = run.at(0), run.moments([int(s) for s in t.fitted.fillna(run.config.steps)])
+    first, fitted = run.at(0), run.at_steps([int(s) for s in t.fitted.fillna(run.config.steps)])
     K = [[ntk(b[r], x, kind='pseudo', rows=64) for b in (first, fitted)] for r in range(len(t))]
     turned = pd.Series([kernel_distance(*k, centred=True).item() for k in K])
     return t.assign(turned=turned.where(t.fitted.notna().to_numpy()).to_numpy())

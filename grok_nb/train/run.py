@@ -254,7 +254,7 @@ def _at_event(self, condition):
     steps = self.first(condition)
     never = steps.index[steps.isna()].tolist()
     if never: refuse('Run.at', 'step', condition, f'met by all replicas; {never} never meet it')
-    return self.moments([int(s) for s in steps])
+    return self.at_steps([int(s) for s in steps])
 
 # %% ../../nbs/train/09_run.ipynb #ab7034c1
 def _weights_of(self, i, step):
@@ -267,7 +267,7 @@ def _drawn(self):
     e = self.config
     return make_bank(e.model, e.task, e.init_seeds, getattr(torch, e.dtype)).params
 
-def _moments(self,
+def _at_steps(self,
     steps:list, # A step for each replica, at which its weights were kept
 )->Bank:
     "Each replica as it was at a step of its own."
@@ -277,7 +277,7 @@ def _moments(self,
         refuse('Run.at', 'step', list(steps), f'kept: replicas have {have}; keep more with Experiment(keep=...)')
     return Bank(self.config.model, {k: torch.stack([o[k] for o in rows]) for k in sorted(rows[0])})
 
-attach(Run, moments=_moments)
+attach(Run, at_steps=_at_steps)
 _lazily(Run, _drawn=_drawn)
 
 # %% ../../nbs/train/09_run.ipynb #f7aa9e8b
@@ -286,11 +286,11 @@ def _at(self,
 )->Bank:
     "The bank as it was at a kept step, or each replica as it was when it first met a condition."
     if isinstance(step, str): return _at_event(self, step)
-    if step is None and all(self._of): return self.moments([max(kept_for(r, self.config)) for r in self._of])
+    if step is None and all(self._of): return self.at_steps([max(kept_for(r, self.config)) for r in self._of])
     if step not in self.checkpoints:
         allowed = f'one of the kept steps {self.checkpoints}; keep more with Experiment(keep=...)'
         refuse('Run.at', 'step', step, allowed)
-    return self.moments([step]*len(self.config))
+    return self.at_steps([step]*len(self.config))
 
 def _replicas(self)->'pd.DataFrame':
     "Seeds, and the fields that vary, of each replica."

@@ -19,7 +19,7 @@ from tqdm.auto import tqdm
 from ..tasks.config import refuse
 from .device import pick_device
 from .experiment import Experiment, LazyMethod, attach, canonical, column, is_met, replica_ids
-from .events import End, Measurement, blamed, by_listener, ends_once, interruptible, is_asked, is_heard, listening, relayed_every, send, understood, wish
+from .events import End, Measurement, as_listener, by_listener, ends_once, interruptible, is_asked, is_heard, listening, relay_interval, send, checked_wish, wish
 from .fit import interactive
 from .grid import Experiments
 from .loop import register, leaves_at, missing
@@ -125,10 +125,10 @@ class _Bar:
 
 def _here(shards, store, how, bar, news, ask):
     "Do shards one after the other in this process."
-    @blamed()
-    def asked(): return understood('sweep', ask()) if ask else ''
+    @as_listener()
+    def asked(): return checked_wish('sweep', ask()) if ask else ''
     for o in shards:
-        try: said = train_shard(o, store, tell=blamed()(lambda d, id=o.id: (bar.say(id, **d), news())), ask=asked, **how)
+        try: said = train_shard(o, store, tell=as_listener()(lambda d, id=o.id: (bar.say(id, **d), news())), ask=asked, **how)
         except Exception as e:
             if by_listener(e): raise
             said = _given_up(o, e)
@@ -186,7 +186,7 @@ def _relay(shards, store):
     exps, sent, due = list({e.id: e for o in shards for x in o.experiments for e in (*_begun_with(x), x)}.values()), {}, 0.
     def relay(at_once=False, quiet=False):
         nonlocal due
-        rest, now = relayed_every(), time.monotonic()
+        rest, now = relay_interval(), time.monotonic()
         if rest is None or now < due and not at_once: return
         due, known = now + rest, find(store, [k for e in exps for k in replica_ids(e)])
         for e in exps:
@@ -199,7 +199,7 @@ def _relay(shards, store):
 # %% ../../nbs/train/18_sweep.ipynb #896786b1
 def _wished(running, store, ask):
     "What is wished of a sweep that others train; listeners are told the step that is committed."
-    said = understood('sweep', ask()) if ask else ''
+    said = checked_wish('sweep', ask()) if ask else ''
     if not said and is_asked():
         exps = {e.id: e for o in running.values() for e in o.experiments}
         known = find(store, [k for e in exps.values() for k in replica_ids(e)])
@@ -216,7 +216,7 @@ def _there(shards, store, how, bar, news, ask, executor, retries):
         sent = dict(attempt=tries[o], caller=(platform.node(), os.getpid(), sign.lock_file))
         try: running[executor.submit(train_shard, o, str(store.path), **sent, **how)] = o
         except Exception as e: yield _given_up(o, e)
-    with interruptible() as stop, _sign(store) as sign, listening(mark if relayed_every() is not None else None):
+    with interruptible() as stop, _sign(store) as sign, listening(mark if relay_interval() is not None else None):
         try:
             for o in shards: yield from submit(o)
             while running and not stop.is_set():

@@ -61,7 +61,7 @@ def bank_at(
     otherwise:str='refuse', # 'end' for replicas that never meet the condition, or 'refuse'
 )->Bank:
     "Each replica as it was at its moment."
-    return run.moments(_steps(run, _moment(at), otherwise))
+    return run.at_steps(_steps(run, _moment(at), otherwise))
 
 # %% ../../nbs/train/14_transfer.ipynb #d2a6c190
 @config
