@@ -125,38 +125,7 @@ _drops = {F.dropout: 0, torch.dropout: 0, F.dropout1d: 1, F.dropout2d: 2, F.drop
 _heads = F.multi_head_attention_forward
 _inside = FunctionType(_heads.__code__, vars(F) | dict(has_torch_function=lambda _: False), argdefs=_heads.__defaults__)
 
-def _normal(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=.1, eps=1e-5):
-    "Batch normalisation; of one number per channel by its definition, as PyTorch adds it up in an order that hangs on how many replicas there are."
-    if running_mean is not None or len(input) < 2 or input[0, 0].numel() > 1:
-        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
-    def wide(v): return v.view(-1, *[1]*(input.dim() - 2))
-    x = input - input.mean(0)
-    x = x*(x.square().mean(0) + eps).rsqrt()
-    x = x if weight is None else x*wide(weight)
-    return x if bias is None else x + wide(bias)
-
-_convolutions = {getattr(F, f'conv{t}{k}d') for t in ('', '_transpose') for k in (1, 2, 3)}
-
-class _Alone(torch.autograd.Function):
-    "A function computed for one replica after another: PyTorch convolves many at once in ways that hang on how many they are."
-    @staticmethod
-    def forward(f, *tensors): return f(*tensors)
-    @staticmethod
-    def setup_context(ctx, inputs, output): pass
-    @staticmethod
-    def vmap(info, in_dims, f, *tensors):
-        def of(t, d, r): return t if d is None else t.select(d, r).contiguous()
-        out = [f(*(of(t, d, r) for t,d in zip(tensors, in_dims[1:]))) for r in range(info.batch_size)]
-        return torch.stack([o.flatten() for o in out]).view(-1, *out[0].shape), 0                 # so that gradients come back in one layout
-
-_rounding = {F.silu, F.softplus, F.elu, F.selu, F.celu, F.gelu, F.mish, F.sigmoid, torch.sigmoid, torch.Tensor.sigmoid, torch.sinh, torch.Tensor.sinh}
-
-def _padded(f, input, *args, **kwargs):
-    "A function of each number, which PyTorch rounds in another way for the last few of a tensor: these are others."
-    n = input.numel()
-    return f(F.pad(input.flatten(), (0, 16 + -n % 16)), *args, **kwargs)[:n].view(input.shape)
-
-class _Dropping(TorchFunctionMode):
+class _InBank(TorchFunctionMode):
     "Dropout takes its mask from the noise of one replica; what PyTorch computes in another way in company is computed in one."
     def __init__(self, noise, rows=None, p=None):
         super().__init__()
@@ -179,17 +148,54 @@ class _Dropping(TorchFunctionMode):
         kept = self.noise.uniform(axes, self.rows).view(*axes, *[1]*together) >= p
         return input*kept/(1 - p or 1)
 
-    def convolve(self, f, input, weight, bias=None, *args, **kwargs):
-        self.other = True
-        return _Alone.apply(lambda x, w, b=None: f(x, w, b, *args, **kwargs), input, weight, *([] if bias is None else [bias]))
+# %% ../../nbs/models/09_module.ipynb #3c1535fe
+def _normal(input, running_mean, running_var, weight=None, bias=None, training=False, momentum=.1, eps=1e-5):
+    "Batch normalisation; of one number per channel by its definition, as PyTorch adds it up in an order that hangs on how many replicas there are."
+    if running_mean is not None or len(input) < 2 or input[0, 0].numel() > 1:
+        return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+    def wide(v): return v.view(-1, *[1]*(input.dim() - 2))
+    x = input - input.mean(0)
+    x = x*(x.square().mean(0) + eps).rsqrt()
+    x = x if weight is None else x*wide(weight)
+    return x if bias is None else x + wide(bias)
 
-    def attend(self, query, key, value, attn_mask=None, dropout_p=0., is_causal=False, scale=None, enable_gqa=False):
-        self.other = True                   # by its definition, which vmap follows without a loop
-        if enable_gqa: key, value = (v.repeat_interleave(query.shape[-3]//v.shape[-3], -3) for v in (key, value))
-        a = query @ key.mT*(query.shape[-1]**-.5 if scale is None else scale)
-        if is_causal: attn_mask = torch.ones(a.shape[-2:], dtype=torch.bool, device=a.device).tril()
-        if attn_mask is not None: a = a + attn_mask if attn_mask.is_floating_point() else a.masked_fill(~attn_mask, -torch.inf)
-        return self.drop(a.softmax(-1), dropout_p) @ value
+# %% ../../nbs/models/09_module.ipynb #781dd784
+_convolutions = {getattr(F, f'conv{t}{k}d') for t in ('', '_transpose') for k in (1, 2, 3)}
+
+class _Alone(torch.autograd.Function):
+    "A function computed for one replica after another: PyTorch convolves many at once in ways that hang on how many they are."
+    @staticmethod
+    def forward(f, *tensors): return f(*tensors)
+    @staticmethod
+    def setup_context(ctx, inputs, output): pass
+    @staticmethod
+    def vmap(info, in_dims, f, *tensors):
+        def of(t, d, r): return t if d is None else t.select(d, r).contiguous()
+        out = [f(*(of(t, d, r) for t,d in zip(tensors, in_dims[1:]))) for r in range(info.batch_size)]
+        return torch.stack([o.flatten() for o in out]).view(-1, *out[0].shape), 0                 # so that gradients come back in one layout
+
+def _convolve(self, f, input, weight, bias=None, *args, **kwargs):
+    self.other = True
+    return _Alone.apply(lambda x, w, b=None: f(x, w, b, *args, **kwargs), input, weight, *([] if bias is None else [bias]))
+
+# %% ../../nbs/models/09_module.ipynb #69c7c4f8
+_rounding = {F.silu, F.softplus, F.elu, F.selu, F.celu, F.gelu, F.mish, F.sigmoid, torch.sigmoid, torch.Tensor.sigmoid, torch.sinh, torch.Tensor.sinh}
+
+def _padded(f, input, *args, **kwargs):
+    "A function of each number, which PyTorch rounds in another way for the last few of a tensor: these are others."
+    n = input.numel()
+    return f(F.pad(input.flatten(), (0, 16 + -n % 16)), *args, **kwargs)[:n].view(input.shape)
+
+# %% ../../nbs/models/09_module.ipynb #5c6fd788
+def _attend(self, query, key, value, attn_mask=None, dropout_p=0., is_causal=False, scale=None, enable_gqa=False):
+    self.other = True                   # by its definition, which vmap follows without a loop
+    if enable_gqa: key, value = (v.repeat_interleave(query.shape[-3]//v.shape[-3], -3) for v in (key, value))
+    a = query @ key.mT*(query.shape[-1]**-.5 if scale is None else scale)
+    if is_causal: attn_mask = torch.ones(a.shape[-2:], dtype=torch.bool, device=a.device).tril()
+    if attn_mask is not None: a = a + attn_mask if attn_mask.is_floating_point() else a.masked_fill(~attn_mask, -torch.inf)
+    return self.drop(a.softmax(-1), dropout_p) @ value
+
+_InBank.convolve, _InBank.attend = _convolve, _attend
 
 # %% ../../nbs/models/09_module.ipynb #e72ee89e
 def _run(model, params, x, look=False):
@@ -198,7 +204,7 @@ def _run(model, params, x, look=False):
     m, drops, ours, by_batch = _template(model, sizes, get_ident()), *_traits(model, sizes)[:3]
     if m.training != (noise is not None): m.train(noise is not None)
     def one(named, x, key):
-        dropped = _Dropping(noise and noise.one(key), len(x)) if ours else nullcontext()
+        dropped = _InBank(noise and noise.one(key), len(x)) if ours else nullcontext()
         with _watched(m if look else None) as seen, dropped: out = functional_call(m, named, (x,))
         return out, dict(seen)
     named, own, key = _named(m, params), x.dim() > 1 + len(sizes.shape), noise.keys if drops and noise else None
@@ -324,7 +330,7 @@ def _check_pure(model, m, x, outputs):
     "Refuse a module that remembers, draws random numbers, or gives outputs of the wrong shape."
     m = copy.deepcopy(m).eval()
     before = _state(m)
-    with drawing(generator('check')), _Naming() as called, _Dropping(None): out, again = _outputs(model, m, x), m(x)
+    with drawing(generator('check')), _Naming() as called, _InBank(None): out, again = _outputs(model, m, x), m(x)
     after = _state(m)
     for k in before.keys() | after.keys():
         if k not in before or not _same(before[k], after.get(k)):
@@ -375,13 +381,14 @@ class _Counting(TorchDispatchMode):
         self.seen += [t.numel() for t in tree_leaves(out) if isinstance(t, torch.Tensor)]
         return out
 
+# %% ../../nbs/models/09_module.ipynb #d304d1e3
 @lru_cache(64)
 def _traits(model, sizes):
     "What is to be known of a module before it is computed: found by trying."
     m, x, asked, seen = _build(model, sizes, generator('template')), _example(sizes, 8), [], []
     def tried(x, first=None):
         noise = None if first is None else Noise(torch.tensor(0), 0, first)
-        mode, count = _Dropping(noise, len(x), .5), _Counting()
+        mode, count = _InBank(noise, len(x), .5), _Counting()
         with torch.no_grad(), drawing(generator('check')), mode, count: out = _outputs(model, m.train(first is not None), x)
         asked.append((mode.asked, mode.other)); seen.append(count.seen)
         return out
@@ -391,6 +398,7 @@ def _traits(model, sizes):
     drops, other = map(any, zip(*asked))
     return _Traits(drops, drops or other or not alone, not alone, alone and parts, max((a - b)//5 for a,b in zip(*seen[:2])))
 
+# %% ../../nbs/models/09_module.ipynb #43454848
 @lru_cache(64)
 def _accept(model, sizes, positions=()):
     "Refuse a module that cannot be in a bank."
