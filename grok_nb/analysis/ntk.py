@@ -15,6 +15,7 @@ from ..style import sns, use_style
 from ..models.bank import Bank, Model
 from ..models.kernel import one_vs_rest
 from ..models.mlp import MLP, activations
+from ..models.module import input_axes
 from ..tasks.config import refuse
 from ..tasks.seeds import generator
 from ..train.run import Run
@@ -39,10 +40,21 @@ def _ready(where, bank, x, kind, rows):
     if not isinstance(bank, Bank): refuse(where, 'bank', type(bank).__name__, 'a Bank')
     if kind not in kinds: refuse(where, 'kind', kind, ' or '.join(map(repr, kinds)))
     if not (isinstance(rows, int) and rows >= 2): refuse(where, 'rows', rows, 'at least 2')
-    if x.dim() not in (2, 3) or not x.shape[-2] or (x.dim() == 3 and len(x) != len(bank)):
-        refuse(where, 'x', tuple(x.shape), f'(n, ...) or ({len(bank)}, n, ...), with n at least 1')
-    one = x[0, :1] if x.dim() == 3 else x[:1]
-    with torch.no_grad(): return bank.model.forward(*_typed(bank.params, one)).shape[-1]
+    axes, own = input_axes(bank), _own(bank, x)
+    if x.dim() not in (1 + axes, 2 + axes) or not x.shape[own] or (own and len(x) != len(bank)):
+        allowed = f'(n, ...) or ({len(bank)}, n, ...), with n at least 1'
+        refuse(where, 'x', tuple(x.shape), allowed + f' and {axes} axes of one input'*(axes > 1))
+    if bank.model.by_batch(bank.params):
+        refuse(where, 'model', bank.model, 'one that does not compare the examples of a batch')
+    one = x[0, :1] if own else x[:1]
+    with torch.no_grad(): f = bank.model.forward(*_typed(bank.params, one))
+    if f.dim() == 3: return f.shape[-1]
+    shape = ', '.join(map(str, f.shape[2:]))
+    refuse(where, 'model', bank.model, f'one with outputs (R, n, C), here (R, n, {shape}): an example may have no positions')
+
+def _own(bank, x):
+    "Does each replica have inputs of its own?"
+    return x.dim() == 2 + input_axes(bank)
 
 def _typed(params, x):
     "Inputs in the precision of the parameters."
@@ -70,7 +82,7 @@ def jacobian(
     if kind == 'trace': refuse('jacobian', 'kind', kind, "'full' or 'pseudo'")
     out = []
     for r in range(len(bank)):
-        n, some = _rows_of(bank[r], x[r] if x.dim() == 3 else x, kind, C, 0, dtype)
+        n, some = _rows_of(bank[r], x[r] if _own(bank, x) else x, kind, C, 0, dtype)
         cuts = torch.arange(n, device=x.device).split(rows)
         out.append(torch.cat([torch.cat(list(some(at).values()), 1) for at in cuts]))
     J = torch.stack(out)
@@ -161,7 +173,7 @@ def ntk(
     if not same: _ready('ntk', bank, x2, kind, rows)
     names, found = list(bank.trained) if blocks else [None], []
     for r in range(len(bank)):
-        a, b = (x[r] if x.dim() == 3 else x for x in (x1, x1 if same else x2))
+        a, b = (x[r] if _own(bank, x) else x for x in (x1, x1 if same else x2))
         if has_formula(bank.model) and not plain:
             found.append(_formula(bank[r], a, b, kind, names, dtype))
         else: found.append(_by_rows(bank[r], a, b, kind, names, C, rows, dtype, same))
@@ -218,11 +230,11 @@ def ntk_features(
     "Features whose scalar products are about those of the tangent kernel."
     C = _ready('ntk_features', bank, x, kind, rows)
     if how not in ('sketch', 'nystrom'): refuse('ntk_features', 'how', how, "'sketch' or 'nystrom'")
-    most, out = x.shape[-2] if how == 'nystrom' else 10**9, []
+    most, out = x.shape[_own(bank, x)] if how == 'nystrom' else 10**9, []
     if not (isinstance(size, int) and 1 <= size <= most):
         refuse('ntk_features', 'size', size, f'a whole number from 1 to {most}')
     for r in range(len(bank)):
-        own = x[r] if x.dim() == 3 else x
+        own = x[r] if _own(bank, x) else x
         if how == 'nystrom': Z = _nystrom(bank[r], own, size, kind, seed, rows, dtype)
         else:
             Z = _sketch(bank[r], own, size, seed, rows, dtype)
@@ -264,13 +276,15 @@ def kernel_distance(
 # %% ../../nbs/analysis/20_ntk.ipynb #148c1f9b
 def alignment(
     K:torch.Tensor, # kernels of examples, `(R, n, n)`
-    y:torch.Tensor, # targets `(n,)` or `(R, n)`: classes if whole numbers
+    y:torch.Tensor, # targets `(n,)` or `(R, n)`: classes if whole numbers; or vectors `(R, n, C)`
 )->torch.Tensor: # `(R,)`
     "Cosine between the centred kernel and the centred kernel of the targets."
-    square = K.dim() == 3 and K.shape[1] == K.shape[2] == y.shape[-1]
-    if not square or y.dim() > 2 or (y.dim() == 2 and len(y) not in (1, len(K))):
-        refuse('alignment', 'y', tuple(y.shape), f'one target for each row of K {tuple(K.shape)}')
-    Y = y.double()[..., None] if y.is_floating_point() else one_vs_rest(y)
+    vectors = y.dim() == 3 and y.is_floating_point()
+    square = K.dim() == 3 and K.shape[1] == K.shape[2] == y.shape[-2 if vectors else -1]
+    if not square or y.dim() > 2 + vectors or (y.dim() > 1 and len(y) not in (1, len(K))):
+        refuse('alignment', 'y', tuple(y.shape), f'one target for each row of K {tuple(K.shape)}, '
+               'or vectors (R, n, C) or (1, n, C)')
+    Y = one_vs_rest(y) if not y.is_floating_point() else y.double() if vectors else y.double()[..., None]
     Y = Y - Y.mean(-2, keepdim=True)
     target = (Y @ Y.mT).expand(K.shape)
     return _cosine(centre(K), target)

@@ -18,6 +18,7 @@ from .ntk import alignment, jacobian, kernel_distance
 from ..style import colours, sns, use_style
 from ..models.bank import Bank
 from ..models.linearised import Linearised
+from ..models.module import input_axes
 from ..models.scaled import Scaled
 from ..tasks.config import lengths, paths, refuse
 from ..tasks.seeds import generator
@@ -38,10 +39,14 @@ def _signs(bank, x):
         on = [(v > 0).flatten(2) for k,v in seen.items() if word in k]
         if on: return torch.cat(on, 2)
 
-def _sample(x, y, n, seed):
-    "The same few examples, at random, for all replicas."
-    rows = torch.randperm(y.shape[-1], generator=generator('regime', seed))[:n]
-    return x[..., rows, :], y[..., rows]
+def _sample(x, y, n, seed, axes=1, target_axes=0):
+    "The same few examples, at random, for all replicas; targets of several numbers as `(R, n, C)`."
+    at, to = x.dim() - 1 - axes, y.dim() - 1 - target_axes
+    if y.shape[to] != x.shape[at]:
+        refuse('regime', 'data', tuple(y.shape), f'one target for each of {x.shape[at]} inputs')
+    rows = torch.randperm(x.shape[at], generator=generator('regime', seed))[:n]
+    y = y.index_select(to, rows)
+    return x.index_select(at, rows), y[None] if target_axes and y.dim() < 3 else y
 
 # %% ../../nbs/analysis/22_regime.ipynb #6171abf9
 def _distance(bank, start, x, y, kind, K0):
@@ -59,7 +64,10 @@ def _distance(bank, start, x, y, kind, K0):
 def _check_path(source, n, kind, start, data):
     if kind not in ('trace', 'pseudo'): refuse('regime', 'kind', kind, "'trace' or 'pseudo'")
     if not (isinstance(n, int) and n >= 2): refuse('regime', 'n', n, 'a whole number >= 2')
-    if isinstance(source, Run): return
+    if isinstance(source, Run):
+        task = source.config.task
+        if task.positions: refuse('regime', 'task', task, 'one with one target in an example')
+        return
     if not isinstance(source, Bank):
         refuse('regime', 'source', type(source).__name__, 'a Run, or a Bank with start and data')
     for k,v in dict(start=start, data=data).items():
@@ -79,8 +87,8 @@ def regime_path(
     "How far networks are from their start, at each kept step of a run."
     _check_path(source, n, kind, start, data)
     is_run = isinstance(source, Run)
-    x, y = _sample(*(data_of(source, split) if is_run else data), n, seed)
-    start = source.at(0) if is_run else start
+    start, wide = (source.at(0), len(source.config.task.target_shape)) if is_run else (start, 0)
+    x, y = _sample(*(data_of(source, split) if is_run else data), n, seed, input_axes(start), wide)
     K0 = kernel_of(start, x, kind=kind)
     def measure(bank):
         return frame(_distance(bank, start, x, y, kind, K0), replica=range(len(bank)))
