@@ -15,6 +15,7 @@ from .frames import data_of, frame, in_double, over
 from ..style import colours, sns, use_style
 from ..models.bank import Bank
 from ..models.diagonal import DiagonalNet
+from ..models.module import input_axes
 from ..tasks.config import refuse
 from ..train.probes import output_margins
 from ..train.run import Run
@@ -24,22 +25,25 @@ from ..train.run import Run
 def margins(
     bank:Bank, # The networks
     x:torch.Tensor, # inputs `(n, ...)`, or `(R, n, ...)`
-    y:torch.Tensor, # classes, or signs as -1. and 1., `(n,)` or `(R, n)`
+    y:torch.Tensor, # classes, or signs as -1. and 1., `(n,)` or `(R, n)`, with axes of positions after that
     rows:int=1024, # Examples to compute at once
 )->torch.Tensor: # `(R, n)`
-    "Lead of the right class over the best wrong one, on each example; y f where targets are signs."
+    "Lead of the right class over the best wrong one, on each example; y f where targets are signs. Of positions the smallest."
     target = 'sign' if y.is_floating_point() else 'class'
     if target == 'sign' and (y.abs() != 1).any():
         refuse('margins', 'y', 'real numbers', 'classes or signs: a value has no margin')
-    if not y.shape[-1]: refuse('margins', 'y', tuple(y.shape), 'at least one example')
-    if x.shape[-2] != y.shape[-1]:
-        refuse('margins', 'y', tuple(y.shape), f'one for each of the {x.shape[-2]} inputs')
-    C = bank(x[..., :1, :]).shape[2]
+    at = -1 - input_axes(bank)
+    if not (y.numel() and x.shape[at]): refuse('margins', 'y', tuple(y.shape), 'at least one example')
+    *positions, C = bank(x.narrow(at, 0, 1)).shape[2:]
+    own, n, of = -1 - len(positions), x.shape[at], f' at positions {(*positions,)}'*bool(positions)
+    if y.shape[own:] != (n, *positions):
+        refuse('margins', 'y', tuple(y.shape), f'one for each of the {n} inputs{of}')
     if (C == 1) != (target == 'sign'):
         refuse('margins', 'y', y.dtype, 'classes where there are many outputs; signs, as -1. and '
                f'1., where there is one; here are {C}')
-    pieces = zip(x.split(rows, dim=-2), y.split(rows, dim=-1))
-    return torch.cat([output_margins(bank(a), b, target) for a,b in pieces], 1)
+    pieces = zip(x.split(rows, dim=at), y.split(rows, dim=own))
+    m = torch.cat([output_margins(bank(a), b, target) for a,b in pieces], 1)
+    return m.flatten(2).amin(2) if positions else m
 
 # %% ../../nbs/analysis/30_margin.ipynb #e22852ed
 def neuron_norms(
