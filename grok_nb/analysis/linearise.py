@@ -15,6 +15,7 @@ from ..style import colours, sns, use_style
 from ..models.bank import Bank
 from ..models.kernel import kernel_ridge, kernel_svm
 from ..models.linearised import Linearised
+from ..models.module import input_axes
 from ..models.scaled import Scaled, unscaled
 from ..tasks.config import refuse
 from ..train.experiment import Experiment
@@ -100,13 +101,13 @@ def _targets(y, C):
 
 def _outputs(bank, x, R, C, wanted):
     "Outputs of the network in double precision if wanted, else zeros."
-    if not wanted: return torch.zeros(R, x.shape[-2], C, dtype=torch.float64)
+    if not wanted: return torch.zeros(R, x.shape[-1 - input_axes(bank)], C, dtype=torch.float64)
     with torch.no_grad(): return bank(x).double()
 
 def _solve(bank, data, kind, machine, ridge, residual):
     "Outputs of the kernel machine on both splits."
     (x, y), R = data['train'], len(bank)
-    with torch.no_grad(): C = bank(x[..., :1, :]).shape[-1]
+    with torch.no_grad(): C = bank(x.narrow(-1 - input_axes(bank), 0, 1)).shape[-1]
     K = {s: kernel_of(bank, d[0], None if s == 'train' else x, kind) for s,d in data.items()}
     ok = torch.stack([k.flatten(1).isfinite().all(1) for k in K.values()]).all(0)[:, None, None]
     K = {s: k.where(ok, 0.) for s,k in K.items()}                  # a replica that blew up gets nan
@@ -129,6 +130,13 @@ def _check(source, data, kind, machine, residual):
         refuse(where, 'data', None, 'given for a Bank: split -> (inputs, targets)')
     if data is not None and not (isinstance(data, dict) and set(data) == {'train', 'test'}):
         refuse(where, 'data', data, "a dict with 'train' and 'test': (inputs, targets)")
+    task = source.config.task if isinstance(source, Run) else None
+    if task is not None and (task.target_shape or task.target == 'none'):
+        refuse(where, 'task', task, 'one whose targets are a class, a sign or a number')
+    for x,y in (data or {}).values():
+        n = x.shape[-1 - input_axes(source.at() if task is not None else source)]
+        if y.dim() not in (1, 2) or y.shape[-1] != n:
+            refuse(where, 'data', tuple(y.shape), f'one target for each of {n} inputs')
     if machine not in ('ridge', 'svm'): refuse(where, 'machine', machine, "'ridge' or 'svm'")
     if machine == 'svm' and (kind == 'full' or residual):
         refuse(where, 'machine', machine, "'ridge' with kind='full' or residual=True")
