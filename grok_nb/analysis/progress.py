@@ -16,6 +16,7 @@ from .frames import data_of, frame, over
 from ..style import colours, sns, stats, use_style
 from ..models.bank import Bank
 from ..models.mlp import MLP
+from ..models.module import input_axes
 from ..tasks.config import refuse
 from ..tasks.noise_labels import NoiseLabels
 from ..train.experiment import Experiment
@@ -128,6 +129,8 @@ def relevance(
 )->pd.DataFrame: # replica, step, neuron, ratio
     "Smallest relevant weight over the largest irrelevant one, in absolute value, of each neuron."
     def measure(thing):
+        if isinstance(thing, Bank) and tensor not in thing.params:
+            refuse('relevance', 'tensor', tensor, f'one of {tuple(thing.params)}')
         W = thing.params[tensor] if isinstance(thing, Bank) else thing
         allowed = f'(R, inputs, neurons), with more than {relevant} inputs'
         if W.dim() != 3 or not 0 < relevant < W.shape[1]:
@@ -182,7 +185,9 @@ def _hoyer(a):
 
 def _pieces(bank, x, rows):
     "Hidden activations by layer, `(R, examples, neurons)`, a piece of the examples at a time."
-    for part in x.split(rows, dim=-2):
+    at = -1 - input_axes(bank)
+    if not x.shape[at]: refuse('sparsity', 'x', tuple(x.shape), 'at least one example')
+    for part in x.split(rows, dim=at):
         got = {k: v.detach().double() for k,v in bank.activations(part).items() if 'hidden' in k}
         if not got: refuse('sparsity', 'model', bank.model, 'one that notes hidden activations')
         yield {k: v.flatten(1, -2) for k,v in got.items()}
@@ -215,7 +220,6 @@ def sparsity(
         if not isinstance(source, Run):
             refuse('sparsity', 'x', None, 'given: only a Run has inputs')
         x = data_of(source, 'test')[0]
-    if not x.shape[-2]: refuse('sparsity', 'x', tuple(x.shape), 'at least one example')
     if rows < 1: refuse('sparsity', 'rows', rows, 'at least 1')
     def measure(bank):
         values, layers = _sparsity(bank, x, rows)
@@ -273,8 +277,8 @@ def distance(
     if simple: out['matched'] = gap(flat(a).double(), flat(reorder(b, match(a, b))).double())
     if x is not None:
         f, g = (t(x).double() for t in (a, b))
-        same = (f.argmax(2) == g.argmax(2)) if f.shape[2] > 1 else (f.sign() == g.sign())[..., 0]
-        fine = (f.isfinite() & g.isfinite()).all(2).all(1)
-        agreed = torch.where(fine, same.double().mean(1), torch.nan)
+        same = f.argmax(-1) == g.argmax(-1) if f.shape[-1] > 1 else f.sign() == g.sign()
+        fine = (f.isfinite() & g.isfinite()).flatten(1).all(1)
+        agreed = torch.where(fine, same.double().flatten(1).mean(1), torch.nan)
         out |= dict(outputs=gap(f.flatten(1), g.flatten(1)), agreement=agreed)
     return frame(out, replica=range(len(a)))
