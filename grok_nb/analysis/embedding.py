@@ -242,12 +242,12 @@ def _names(bank):
     return names or refuse('swap', 'model', bank.model, 'one with an embedding')
 
 @torch.no_grad()
-def _swapped(body, give, x, y, ties):
+def _swapped(body, give, x, y, target, ties):
     "Accuracy `(bodies, embeddings)`."
     names, theirs = _names(body), _names(give)
     shapes = [[tuple(b.params[k].shape[1:]) for k in n] for b,n in ((body, names), (give, theirs))]
     if shapes[0] != shapes[1]: refuse('swap', 'other', shapes[1], f'of the shapes {shapes[0]}')
-    target, out = 'sign' if y.is_floating_point() else 'class', []
+    out = []
     for s in range(len(give)):
         new = {k: give.params[t][s].expand_as(body.params[k]).to(body.params[k])
                for k,t in zip(names, theirs)}
@@ -264,13 +264,14 @@ def swap(
     other_step:int=None, # Kept step of the other one
 )->pd.DataFrame: # replica (of the body), other (of the embedding), accuracy
     "Test accuracy of every body with every embedding."
-    body, ties = _bank(source, step), .5
+    body = _bank(source, step)
     give = _bank(source if other is None else other, other_step)
     if (x is None) != (y is None): refuse('swap', 'y', y, 'given if x is, and only then')
     if x is None:
-        x, y = data_of(source, 'test')
-        ties = source.config.task.ties
-    return frame(dict(accuracy=_swapped(body, give, x, y, ties)), replica=range(len(body)),
+        (x, y), task = data_of(source, 'test'), source.config.task
+        target, ties = task.target, task.ties
+    else: target, ties = 'sign' if y.is_floating_point() else 'class', .5
+    return frame(dict(accuracy=_swapped(body, give, x, y, target, ties)), replica=range(len(body)),
                  other=range(len(give)))
 
 # %% ../../nbs/analysis/33_embedding.ipynb #9867e3ee
