@@ -16,7 +16,7 @@ import torch
 from ..models.bank import Model
 from ..tasks.config import Config, added, config, lengths, one_of, part, parts, paths, refuse, ruled, to_dict, whole
 from ..tasks.task import Task, check_task
-from .filters import LabelNoise
+from .filters import Chain, LabelNoise
 from .losses import CrossEntropy, Loss, Metric
 from .optim import Optimiser
 from .penalties import Penalty
@@ -222,9 +222,22 @@ def _check_parts(exp):
         if split and name not in names: refuse('Experiment', 'keep_at', c, 'about ' + ', '.join(names) + ', or what a probe says')
     if exp.task.positions and exp.loss.log:
         refuse('Experiment', 'loss', exp.loss, 'one that is no logarithm, as this task has several targets in an example')
-    if exp.task.target == 'distribution' and any(isinstance(f, LabelNoise) for f in getattr(exp.optim, 'filters', ())):
-        refuse('Experiment', 'optim', exp.optim, 'one without LabelNoise, as the targets are distributions')
+    for f in _filters(exp.optim):
+        if isinstance(f, LabelNoise): _check_noise(exp, f)
     if exp.chunk and not can_be_chunked(exp): refuse('Experiment', 'chunk', exp.chunk, 'None where the loss, a penalty or the optimiser looks at all examples at once')
+
+def _filters(optim):
+    "All filters of a chain, and of a chain at its end."
+    return (*optim.filters, *_filters(optim.optim)) if isinstance(optim, Chain) else ()
+
+def _check_noise(exp, noise):
+    "Are the targets numbers to which noise can be added, or signs that can be turned?"
+    kind, many = exp.task.target, exp.task.target_shape
+    if kind not in ('sign', 'real') or many:
+        what = _called[kind].split(':')[0] + f' of shape {many}'*bool(many)
+        refuse('Experiment', 'optim', exp.optim, f'one without LabelNoise, as the targets are {what}')
+    if noise.kind == 'flip' and kind != 'sign':
+        refuse('Experiment', 'optim', exp.optim, "one with LabelNoise(kind='gauss'), as the targets are not signs")
 
 def can_be_chunked(
     exp, # An experiment
