@@ -83,7 +83,8 @@ def _examples(self,
 )->tuple: # inputs and targets
     "The examples of one replica, some thousands at most."
     x, y = self.data[split]
-    return (x[replica, :_most], y[replica, :_most]) if y.dim() == 2 else (x[:_most], y[:_most])
+    own = x.dim() == 2 + len(self.task.shape)
+    return (x[replica, :_most], y[replica, :_most]) if own else (x[:_most], y[:_most])
 
 # %% ../../nbs/lab/08_look.ipynb #c12ada4b
 @torch.no_grad()
@@ -97,6 +98,11 @@ Film.bank, Film.examples = _bank, _examples
 
 # %% ../../nbs/lab/08_look.ipynb #5ac75774
 _measures = {} # name of a picture -> function of a film, a replica and a step
+
+def _one_answer(task):
+    "Pictures of answers are of one class, sign or number for each example."
+    if task.target_shape or task.target == 'none':
+        raise _Nothing('Drawn where the answer to an example is one class, sign or number.')
 
 def _some(steps):
     "All steps, or as many, evenly spread, with the first and the last."
@@ -464,6 +470,7 @@ def _taken(film, bank, replica):
     return dict(kind='values' if task.target == 'real' else 'signs', **out)
 
 def _says(film, replica, step):
+    _one_answer(film.task)
     task, bank = film.task, film.bank(step, replica)
     if task.vocab and task.length == 2 and task.vocab <= 256 and task.target != 'sign':
         try: return _pairs(film, bank, replica)
@@ -561,6 +568,7 @@ def _by_class(f, y, n):
 
 def _logits(film, replica, step):
     task, out = film.task, {}
+    _one_answer(task)
     if task.target != 'class': raise _Nothing('This network has a single output: see Answers.')
     for split in splits:
         x, y = film.examples(split, replica)
@@ -593,6 +601,7 @@ def _ends(task, bank, out):
                 right={k: None if real else good(m) for k,m in out.items()})
 
 def _margin(film, replica, step):
+    _one_answer(film.task)
     bank, out = film.bank(step, replica), {}
     real = film.task.target == 'real'
     for split in splits:
@@ -680,6 +689,7 @@ def _few(bank, n=60, room=4e8):
 
 def _path(film, replica, tell):
     "How far one network is from its start, at each kept step."
+    _one_answer(film.task)
     if film.steps[0] != 0: raise _Nothing('The weights at step 0 were not kept.')
     data, start, parts = film.examples('train', replica), film.bank(0, replica), []
     for i,s in enumerate(film.steps):
