@@ -1,8 +1,16 @@
 "Targets, outputs, losses, penalties and metrics of every shape that an experiment may ask for, and those it may not."
 import pytest
 import torch
-from grok_nb.all import (AdamW, CrossEntropy, Difference, Experiment, Logistic, Loss, Margin, Metric, MLP, ModularArithmetic, MSE, NoiseLabels, Penalty,
-                         SGD, Sampled, Task, config, costs, fit, gpt, network)
+from grok_nb.all import (AdamW, CrossEntropy, Difference, Experiment, LabelNoise, Logistic, Loss, Margin, Metric, MLP, ModularArithmetic, MSE, NoiseLabels,
+                         Penalty, SGD, Sampled, Task, chain, config, costs, fit, gpt, network)
+from grok_nb.analysis.embedding import swap
+from grok_nb.analysis.frames import data_of
+from grok_nb.analysis.linearise import kernel_accuracy
+from grok_nb.analysis.margin import margins, spread
+from grok_nb.analysis.ntk import jacobian, ntk, ntk_features
+from grok_nb.analysis.progress import distance, relevance, sparsity
+from grok_nb.analysis.regime import plot_regime, regime, regime_path
+from grok_nb.lab.look import Film, kernel_or_rich, shot
 from grok_nb.tasks.config import ConfigError, real, whole
 from grok_nb.models.bank import make_bank
 from grok_nb.models.linearised import Linearised
@@ -256,3 +264,96 @@ class Drawn(Sum):
 def test_noise_labels_of_what_is_no_tensor(kind, loss, more, tmp_path):
     task = NoiseLabels(Drawn(kind=kind, **{k: v for k, v in more.items() if k == 'train'}))
     assert trained(Experiment(task, MLP(width=4), AdamW(.01), loss=loss, steps=3, batch=more.get('batch')), tmp_path).finished
+
+
+@pytest.mark.parametrize('own', [0, 'own'])
+def test_the_kernel_of_pictures(own, tmp_path):
+    "Gradients of each output, as autograd gives them; everything that is made of them takes pictures too."
+    run = trained(Experiment(Pictures(), layers(), AdamW(.01), steps=4, seeds=2, data_seed=own, keep=1), tmp_path)
+    bank, (x, y) = run.at(), data_of(run)
+    for p in bank.trained.values(): p.requires_grad_()
+    few = x[:, :3] if own else x[:3]
+    rows = [torch.autograd.grad(o, list(bank.trained.values()), retain_graph=True) for o in bank(few).flatten()]
+    J = torch.stack([torch.cat([g.flatten(1) for g in r], 1).sum(0) for r in rows]).view(2, 3, 2, -1).double().detach()
+    torch.testing.assert_close(jacobian(bank, few), J, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(ntk(bank, few, kind='trace'), torch.einsum('rncp,rmcp->rnm', J, J)/2, rtol=1e-3, atol=1e-3)
+    for how in ('sketch', 'nystrom'): assert ntk_features(bank, few, 3, how).shape[:2] == (2, 3)
+    path = regime_path(run, n=20)
+    assert path.drift[path.step == 4].between(0, 1).all() and path.aligned.notna().all()
+    assert len(regime(run)) == 2 and len(plot_regime(run)) == 2
+    f = kernel_accuracy(run, steps=[4], kind='pseudo', ridge=.1)
+    assert f.network.tolist() == run.history[(run.history.step == 4) & (run.history.split == 'test')].accuracy.tolist()
+    torch.testing.assert_close(margins(bank, x, y), margins(bank, x, y, rows=3))
+
+
+def test_margins_of_positions(tmp_path):
+    "The smallest one of each example, as the probe has it."
+    for task, loss in ((Largest(), CrossEntropy()), (Signs(), Logistic())):
+        run = trained(Experiment(task, linear(), AdamW(.01), loss=loss, steps=2, seeds=2, probes=(Margin('test'),)), tmp_path)
+        want = run.probes[run.probes.step == 2]['margin.test'].to_numpy()
+        for x, y in (task.data('test'), [t.expand(2, *t.shape) for t in task.data('test')]):
+            torch.testing.assert_close(margins(run.at(), x, y, rows=6).amin(1), torch.tensor(want), check_dtype=False)
+            with pytest.raises(ConfigError, match=r'one for each of the 20 inputs at positions \(5,\)'): margins(run.at(), x, y[..., :3])
+        assert len(spread(run)) == 2*len(run.checkpoints)
+        assert (distance(run, run).agreement == 1).all()
+
+
+def test_the_regime_of_several_numbers(tmp_path):
+    "The same for a network alone as in company of one with other data."
+    exp = Experiment(Sum(), MLP(width=8), AdamW(.01), loss=MSE(), steps=4, seeds=2, data_seed='own')
+    both, one = (regime_path(trained(e, tmp_path), n=10) for e in (exp, exp.but(seeds=(1,))))
+    both = both[both.replica == 1].reset_index(drop=True)
+    for k in ('drift', 'aligned', 'moved'): torch.testing.assert_close(*(torch.tensor(f[k]) for f in (both, one)), rtol=1e-4, atol=1e-6)
+
+
+POSITIONS = lambda: Experiment(Largest(), linear(), AdamW(.01), steps=2, seeds=2)
+NORMAL = lambda: Experiment(Sum(), normal(), AdamW(.01), loss=MSE(), steps=2)
+NOT_FOR_ALL = {
+    'a kernel of positions': (POSITIONS, lambda run: ntk(run.at(), data_of(run)[0]), r'ntk: model=.*here \(R, n, 5, 3\)'),
+    'a gradient of positions': (POSITIONS, lambda run: jacobian(run.at(), data_of(run)[0]), r'jacobian: model=.*here \(R, n, 5, 3\)'),
+    'features of positions': (POSITIONS, lambda run: ntk_features(run.at(), data_of(run)[0], 3), r'ntk_features: model=.*here \(R, n, 5, 3\)'),
+    'a regime of positions': (POSITIONS, regime, 'regime: task=.*one with one target'),
+    'a machine of positions': (POSITIONS, kernel_accuracy, 'kernel_accuracy: task='),
+    'a machine of vectors': (NORMAL, kernel_accuracy, 'kernel_accuracy: task='),
+    'margins of vectors': (NORMAL, spread, 'margins: y='),
+    'a kernel of a batch': (NORMAL, lambda run: ntk(run.at(), data_of(run)[0]), 'compare the examples of a batch'),
+    'a missing tensor': (POSITIONS, lambda run: relevance(run, 1), "relevance: tensor='W0'"),
+    'activations that are not noted': (POSITIONS, sparsity, 'sparsity: model='),
+}
+
+
+@pytest.mark.parametrize('name', NOT_FOR_ALL)
+def test_what_an_analysis_cannot_take_is_refused(name, tmp_path):
+    exp, analyse, says = NOT_FOR_ALL[name]
+    run = trained(exp(), tmp_path)
+    with pytest.raises(ConfigError, match=says): analyse(run)
+
+
+@config
+class Next(Task):
+    "The distribution of what comes after a token."
+    train_frac:float = real(.5, low=0, high=1)
+    vocab, length, outputs, target, target_shape = 8, 1, 8, 'distribution', (8,)
+    def examples(self): return torch.arange(8)[:, None], torch.eye(8).roll(1, 1)
+
+
+def test_swapped_embeddings_are_judged_as_in_training(tmp_path):
+    run = trained(Experiment(Next(), gpt(d=8, heads=2, mlp=8), AdamW(.01), steps=2, seeds=2), tmp_path)
+    f = swap(run)
+    assert f[f.replica == f.other].accuracy.tolist() == run.history[(run.history.step == 2) & (run.history.split == 'test')].accuracy.tolist()
+
+
+@pytest.mark.parametrize('task, noise, says', [
+    (ModularArithmetic(p=11), LabelNoise(), 'as the targets are classes'), (Shares(), LabelNoise(), r'as the targets are distributions of shape \(5, 3\)'),
+    (Sum(), LabelNoise(), r'as the targets are real numbers of shape \(1,\)'), (Signs(), LabelNoise(kind='flip'), r'as the targets are signs of shape \(5,\)')])
+def test_label_noise_that_targets_cannot_take_is_refused_at_once(task, noise, says):
+    loss = dict(real=MSE(), sign=Logistic()).get(task.target, CrossEntropy())
+    for optim in (chain(noise, SGD(.1)), chain(LabelNoise(), chain(noise, SGD(.1)))):
+        with pytest.raises(ConfigError, match=says): Experiment(task, MLP(), optim, loss=loss)
+
+
+def test_the_laboratory_says_which_pictures_there_are_none_of(tmp_path):
+    for exp, drawn in ((POSITIONS(), False), (NORMAL(), False), (Experiment(Pictures(), layers(), AdamW(), steps=2, seeds=2, data_seed='own'), True)):
+        film = Film(trained(exp, tmp_path))
+        assert [film.examples(s, 1)[0].shape[1:] for s in ('train', 'test')] == [exp.task.shape]*2
+        for page in (shot(film, 'says', 1, 2), shot(film, 'margin', 1, 2), kernel_or_rich(film, 1)): assert ('<svg' in page) == drawn and ('one class, sign or number' in page) != drawn
