@@ -344,12 +344,23 @@ def test_swapped_embeddings_are_judged_as_in_training(tmp_path):
 
 
 @pytest.mark.parametrize('task, noise, says', [
-    (ModularArithmetic(p=11), LabelNoise(), 'as the targets are classes'), (Shares(), LabelNoise(), r'as the targets are distributions of shape \(5, 3\)'),
-    (Sum(), LabelNoise(), r'as the targets are real numbers of shape \(1,\)'), (Signs(), LabelNoise(kind='flip'), r'as the targets are signs of shape \(5,\)')])
+    (ModularArithmetic(p=11), LabelNoise(), 'as the targets are classes'), (Shares(), LabelNoise(), 'as the targets are distributions'),
+    (Scaled(), LabelNoise(kind='flip'), 'as the targets are not signs')])
 def test_label_noise_that_targets_cannot_take_is_refused_at_once(task, noise, says):
     loss = dict(real=MSE(), sign=Logistic()).get(task.target, CrossEntropy())
     for optim in (chain(noise, SGD(.1)), chain(LabelNoise(), chain(noise, SGD(.1)))):
         with pytest.raises(ConfigError, match=says): Experiment(task, MLP(), optim, loss=loss)
+
+
+@pytest.mark.parametrize('task, noise', [(Scaled(), LabelNoise(std=.1)), (Signs(), LabelNoise(kind='flip', prob=.1)), (Sum(), LabelNoise(std=.1))])
+def test_label_noise_of_several_numbers(task, noise, tmp_path):
+    "Learnt all the same; and the same in company and alone."
+    exp = Experiment(task, linear(), chain(noise, SGD(.05)), loss=MSE(), steps=80, seeds=3)
+    run = trained(exp, tmp_path/'together')
+    first, last = (run.history[(run.history.split == 'test') & (run.history.step == t)].loss.to_numpy() for t in (0, 80))
+    assert (last < .9*first).all()
+    alone = trained(exp.but(seeds=(2,)), tmp_path/'alone').at().params
+    assert all(torch.equal(v[2], alone[k][0]) for k, v in run.at().params.items())
 
 
 def test_the_laboratory_says_which_pictures_there_are_none_of(tmp_path):

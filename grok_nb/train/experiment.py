@@ -232,10 +232,8 @@ def _filters(optim):
 
 def _check_noise(exp, noise):
     "Are the targets numbers to which noise can be added, or signs that can be turned?"
-    kind, many = exp.task.target, exp.task.target_shape
-    if kind not in ('sign', 'real') or many:
-        what = _called[kind].split(':')[0] + f' of shape {many}'*bool(many)
-        refuse('Experiment', 'optim', exp.optim, f'one without LabelNoise, as the targets are {what}')
+    kind = exp.task.target
+    if kind not in ('sign', 'real'): refuse('Experiment', 'optim', exp.optim, f"one without LabelNoise, as the targets are {_called[kind].split(':')[0]}")
     if noise.kind == 'flip' and kind != 'sign':
         refuse('Experiment', 'optim', exp.optim, "one with LabelNoise(kind='gauss'), as the targets are not signs")
 
