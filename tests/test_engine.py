@@ -38,7 +38,7 @@ def test_a_start_in_a_sweep_is_that_of_fit(tmp_path):
 def test_a_sweep_with_a_start_leaves_early(tmp_path):
     exp = moved(every=1)
     result = sweep([exp], store=tmp_path, stop=Stop('train accuracy >= .5'), progress=False)
-    assert (result.frame.ended == 'generalised').all() and (result.frame.step < exp.steps).all()
+    assert (result.frame.ended == 'met').all() and (result.frame.step < exp.steps).all()
     whole = history(fit(exp, tmp_path/'whole', progress=False))
     for r, step in zip(result.frame.replica, result.frame.step):
         part = history(result.run(0))

@@ -81,7 +81,7 @@ def test_a_rule_for_leaving_with_a_start_and_with_events(tmp_path, steps):
         store = tmp_path/str(slots)
         steps.clear()
         result = sweep(exps, store=store, stop=rule, slots=slots, **how)
-        assert (result.frame.ended == 'generalised').all() and (result.frame.step < 150).all()
+        assert (result.frame.ended == 'met').all() and (result.frame.step < 150).all()
         for k, e in enumerate(exps):
             part, h = result.run(k), whole[k].history
             left = result.frame.step[result.frame.number == k].to_numpy()
