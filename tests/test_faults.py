@@ -193,7 +193,6 @@ def failing(deed, store, k):
         warnings.simplefilter('ignore')
         try: deed.do(store)
         except StoreError as e: assert 'No space left' in str(e)
-        except RuntimeError as e: assert str(e).startswith('search: no point could be trained: StoreError') and 'No space left' in str(e)
     return reached
 
 

@@ -211,6 +211,7 @@ def _check(exp):
         refuse('Experiment', 'batch', None, allowed)
     _check_parts(exp)
 
+# %% ../../nbs/train/07_experiment.ipynb #6ebcf7fb
 def _check_parts(exp):
     "Do metrics, conditions, positions and chunks fit the rest?"
     names = ['loss', 'accuracy', *(m.called for m in exp.metrics)]
@@ -226,6 +227,17 @@ def _check_parts(exp):
         if isinstance(f, LabelNoise): _check_noise(exp, f)
     if exp.chunk and not can_be_chunked(exp): refuse('Experiment', 'chunk', exp.chunk, 'None where the loss, a penalty or the optimiser looks at all examples at once')
 
+def can_be_chunked(
+    exp, # An experiment
+)->bool:
+    "Is its gradient a sum over examples, so that it can be computed some examples at a time?"
+    return not (exp.loss.log or exp.loss.by_batch or exp.loss.activations or any(p.sees_batch for p in exp.penalty))
+
+_called = dict(sign='signs: Logistic, Exponential, Hinge, Correlation or MSE',
+               real='real numbers: MSE', distribution='distributions: CrossEntropy or MSE', none='none: one of your own',
+               **{'class': 'classes: CrossEntropy, StableMax, LogCrossEntropy or MSE'})
+
+# %% ../../nbs/train/07_experiment.ipynb #c1a1e641
 def _filters(optim):
     "All filters of a chain, and of a chain at its end."
     return (*optim.filters, *_filters(optim.optim)) if isinstance(optim, Chain) else ()
@@ -236,16 +248,6 @@ def _check_noise(exp, noise):
     if kind not in ('sign', 'real'): refuse('Experiment', 'optim', exp.optim, f"one without LabelNoise, as the targets are {_called[kind].split(':')[0]}")
     if noise.kind == 'flip' and kind != 'sign':
         refuse('Experiment', 'optim', exp.optim, "one with LabelNoise(kind='gauss'), as the targets are not signs")
-
-def can_be_chunked(
-    exp, # An experiment
-)->bool:
-    "Is its gradient a sum over examples, so that it can be computed some examples at a time?"
-    return not (exp.loss.log or exp.loss.by_batch or exp.loss.activations or any(p.sees_batch for p in exp.penalty))
-
-_called = dict(sign='signs: Logistic, Exponential, Hinge, Correlation or MSE',
-               real='real numbers: MSE', distribution='distributions: CrossEntropy or MSE', none='none: one of your own',
-               **{'class': 'classes: CrossEntropy, StableMax, LogCrossEntropy or MSE'})
 
 # %% ../../nbs/train/07_experiment.ipynb #2ed2f7c3
 @config

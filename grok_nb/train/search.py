@@ -16,6 +16,7 @@ from .experiment import Experiment, column, parse_condition, measured_at
 from .grid import Between, Experiments, _at, _check_space
 from .optional import install_hint
 from .stop import Stop
+from .store import StoreError
 from .sweep import SweepResult, _tell_end, condition, sweep
 
 # %% ../../nbs/train/19_search.ipynb #149b2e92
@@ -160,6 +161,7 @@ def _check_rule(exp, rule, when, kw):
     if name not in names if split else not exp.probes: refuse('search', 'rule', rule, 'about ' + ', '.join(names) + ', or what a probe of the experiment says')
     if 'stop' in kw: refuse('search', 'stop', kw['stop'], 'left out: a point leaves when it meets `rule`, or when others do better')
 
+# %% ../../nbs/train/19_search.ipynb #9e9d4448
 def _halve(study, alive, points, when, rungs, ended, kw):
     "Train some points in rounds, each longer and with fewer of them; the end of a point is told when it is dropped, done or stopped."
     out, later = [], {points[n][0].id for n in alive} - ended
@@ -168,7 +170,7 @@ def _halve(study, alive, points, when, rungs, ended, kw):
         if not alive: break
         exps = Experiments([points[n][0] for n in alive])
         result = sweep(exps, stop=Stop(when, until=None if at == rungs[-1] else at), **dict(progress=False) | kw)
-        if result.frame.step.isna().all() and len(result.failed): raise RuntimeError(f'search: no point could be trained: {result.failed.error[0]}')
+        if result.frame.step.isna().all() and len(result.failed): _give_up(result.failed.error[0])
         out.append(dict(until=at, points=len(alive), taken=result.taken, result=result))
         stay = {} if result.stopped else _round(study, alive, result, when, at, at == rungs[-1])
         over = {points[n][0].id: points[n][0] for n in alive if n not in stay}
@@ -176,3 +178,8 @@ def _halve(study, alive, points, when, rungs, ended, kw):
         if result.stopped: raise KeyboardInterrupt('search: stopped; the same call goes on from here')
         later, alive = later - over.keys(), stay
     return out
+
+def _give_up(why):
+    "Say that no point could be trained, and why."
+    kind = StoreError if why.startswith('StoreError: ') else RuntimeError
+    raise kind(f'search: no point could be trained: {why}')
